@@ -1,0 +1,44 @@
+"""Focal loss: cross entropy in which easy samples count little."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.inputs import read_samples
+from rankwise.losses.samplewise import focal_sum
+
+
+class FocalLoss(Loss):
+    """Focal loss, the usual classification loss of dense detectors: cross entropy in which easy samples count little.
+
+    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
+
+    - positives: α · (1 − p)^γ · −log p
+    - negatives: (1 − α) · p^γ · −log(1 − p)
+
+    Focal Loss for Dense Object Detection, Lin et al. 2017, https://arxiv.org/abs/1708.02002
+
+    Args:
+        alpha: α, the weight of positives; negatives have 1 − α.
+        gamma: γ, how fast the weight of an easy sample falls; 0 is weighted cross entropy.
+    """
+
+    def __init__(self, alpha: float = 0.25, gamma: float = 2.0) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1 or gamma < 0:
+            raise ValueError(f"alpha must be within [0, 1] and gamma at least 0, got {alpha} and {gamma}")
+        self.alpha = alpha
+        self.gamma = gamma
+
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels)
+        loss, parts = focal_sum(samples, self.gamma, 1 - self.alpha, self._positive)
+        return Outcome(loss, parts)
+
+    def _positive(self, x: Tensor) -> Tensor:
+        # 1 − p as sigmoid(−x), which keeps its digits where p is near 1.
+        return self.alpha * x.neg().sigmoid().pow(self.gamma) * F.softplus(x.neg())
