@@ -1,0 +1,77 @@
+"""Settings out of plain dicts, with errors that say what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from dataclasses import fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class ModelError(ValueError):
+    """Something about a detector's settings, weights or input is wrong; the message says what and what to do."""
+
+
+def from_plain(kind: type[T], values: Any, where: str) -> T:
+    """Build a dataclass from a plain dict, nested ones from nested dicts.
+
+    Args:
+        kind: The dataclass.
+        values: Its fields by name; those left out have their defaults.
+        where: What to call it in an error.
+    """
+    if not isinstance(values, dict):
+        raise ModelError(f"{where} is {values!r}: expected names with values")
+    hints = get_type_hints(kind)
+    known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise ModelError(f"{where} has no {name!r}: {_instead(str(name), known)}")
+    return kind(**{name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()})
+
+
+def _instead(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return from_plain(hint, value, where)  # type: ignore[arg-type]
+    if origin is Literal:
+        if value in arguments:
+            return value
+        raise ModelError(f"{where} is {value!r}: expected one of {', '.join(map(str, arguments))}")
+    if origin in (Union, types.UnionType):
+        for argument in arguments:
+            try:
+                return _convert(argument, value, where)
+            except ModelError:
+                continue
+    elif origin is tuple:
+        if isinstance(value, list | tuple) and (arguments[-1] is Ellipsis or len(value) == len(arguments)):
+            return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    elif origin is dict:
+        if isinstance(value, dict):
+            return dict(value)
+    elif hint is float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise ModelError(f"{where} is {value!r}: expected {_described(hint)}")
+
+
+def _described(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        number = "any number of values" if arguments[-1] is Ellipsis else f"{len(arguments)} values"
+        return f"a list of {number}, each {_described(arguments[0])}"
+    if origin is dict:
+        return "names with values"
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_described, arguments))
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
