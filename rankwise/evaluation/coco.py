@@ -1,0 +1,194 @@
+"""Measure detections as COCO does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwise.evaluation.correlation import Correlation, correlate, localised
+from rankwise.evaluation.matching import Matches, match
+from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table, sorted_image_ids
+from rankwise.evaluation.thresholds import Thresholds, best_thresholds
+from rankwise.structures import Detections
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+ALL, SMALL, MEDIUM, LARGE = range(4)  # COCO's area ranges, in its order
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Precision against recall, interpolated as COCO does, with at most 100 detections of a class in an image.
+
+    Attributes:
+        ious: The IoUs from which a detection is right, 0.5 to 0.95, [T].
+        recall: 0 to 1 in steps of 0.01, [R].
+        precision: [T, R, C]; NaN for classes without objects.
+    """
+
+    ious: NDArray[np.float64]
+    recall: NDArray[np.float64]
+    precision: NDArray[np.float64]
+
+    def at(self, iou: float) -> NDArray[np.float64]:
+        """Precision at one of the IoUs, [R, C]."""
+        return self.precision[int(np.abs(self.ious - iou).argmin())]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a detector is worth on a dataset. AP in percent; None where it is not defined (no objects of that kind).
+
+    Attributes:
+        ap: Mean over the IoUs 0.5 to 0.95 and the classes.
+        ap50: At IoU 0.5.
+        ap75: At IoU 0.75.
+        aps: Of objects below 32² pixels.
+        apm: Of objects between 32² and 96² pixels.
+        apl: Of objects above 96² pixels.
+        per_class: AP of each class.
+        correlation: Of score and IoU, over detections with IoU above 0.5.
+        thresholds: Scores to cut at, by the best F1.
+        images: Number of images.
+        objects: Number of objects, crowds aside.
+        detections: Number of detections.
+        curves: Precision against recall, for figures.
+        matches: Detections matched with objects at IoU 0.5, for figures and reports.
+    """
+
+    ap: float | None
+    ap50: float | None
+    ap75: float | None
+    aps: float | None
+    apm: float | None
+    apl: float | None
+    per_class: dict[str, float | None]
+    correlation: Correlation
+    thresholds: Thresholds
+    images: int
+    objects: int
+    detections: int
+    curves: Curves = field(repr=False, compare=False)
+    matches: Matches = field(repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as plain values, for ``eval.json``."""
+        plain = ("ap", "ap50", "ap75", "aps", "apm", "apl", "per_class", "images", "objects", "detections")
+        parts = {"correlation": self.correlation.to_dict(), "thresholds": self.thresholds.to_dict()}
+        return {name: getattr(self, name) for name in plain} | parts
+
+    def table(self) -> Table:
+        """The numbers as tables for the terminal."""
+        from rankwise.evaluation.tabulate import evaluation_table
+
+        return evaluation_table(self)
+
+    def print_table(self, console: Console | None = None) -> None:
+        """Print the numbers as a table.
+
+        Args:
+            console: Where to; the standard output if not given.
+        """
+        from rich.console import Console
+
+        (console or Console()).print(self.table())
+
+
+def evaluate(
+    ground_truth: Mapping[str, Any],
+    detections: Mapping[int, Detections],
+    category_ids: Sequence[int],
+    classes: Sequence[str],
+) -> Evaluation:
+    """Measure detections against ground truth: COCO's AP, correlation of score and IoU, best thresholds.
+
+    The numbers do not depend on the order of the images in either argument.
+
+    Args:
+        ground_truth: A COCO-style dict with ``images``, ``annotations`` and ``categories``. Each image listed counts,
+            with or without objects or detections.
+        detections: Image id to detections, boxes in pixels of the original image, labels from 0.
+        category_ids: The category id of each label.
+        classes: The name of each label.
+
+    Raises:
+        ValueError: Detections that are not finite, of labels out of range, or of images that are not listed.
+    """
+    if len(category_ids) != len(classes):
+        raise ValueError(f"{len(category_ids)} category ids for {len(classes)} classes: one for each is needed")
+    image_ids = sorted_image_ids(ground_truth)
+    unknown = sorted(set(detections) - set(image_ids.tolist()))
+    if unknown:
+        raise ValueError(
+            f"detections for image {unknown[0]}, which the ground truth does not list ({len(unknown)} such)"
+        )
+    objects = object_table(ground_truth, category_ids)
+    table = detection_table(detections, len(classes))
+    curves, precision = _precision(image_ids, objects, table, len(classes))
+    matches = match(table, objects, 0.5)
+    names = unique_names(classes, category_ids)
+    everything = precision[..., ALL]
+    return Evaluation(
+        ap=_mean(everything),
+        ap50=_mean(curves.at(0.5)),
+        ap75=_mean(curves.at(0.75)),
+        aps=_mean(precision[..., SMALL]),
+        apm=_mean(precision[..., MEDIUM]),
+        apl=_mean(precision[..., LARGE]),
+        per_class={name: _mean(everything[:, :, label]) for label, name in enumerate(names)},
+        correlation=correlate(*localised(matches, above=0.5)),
+        thresholds=best_thresholds(matches, names),
+        images=len(image_ids),
+        objects=int((~objects.crowd).sum()),
+        detections=len(table),
+        curves=curves,
+        matches=matches,
+    )
+
+
+def unique_names(classes: Sequence[str], category_ids: Sequence[int]) -> list[str]:
+    """Class names that can be keys: where a name repeats, its category id goes with it."""
+    names = list(classes)
+    return [
+        name if names.count(name) == 1 else f"{name} ({key})" for name, key in zip(names, category_ids, strict=True)
+    ]
+
+
+def _precision(
+    image_ids: NDArray[np.int64], objects: ObjectTable, detections: DetectionTable, num_classes: int
+) -> tuple[Curves, NDArray[np.float64]]:
+    """Precision by IoU, recall, class and area range, [T, R, C, 4], NaN where undefined, and the curves out of it."""
+    from hotcoco import COCO, COCOeval  # only where something is measured
+
+    # Numbered anew from 1: annotation ids may be 0 or repeat, image ids may be negative or too large for a float.
+    truth = COCO.from_arrays(
+        images=[{"id": number} for number in range(1, len(image_ids) + 1)],
+        categories=[{"id": label + 1, "name": str(label)} for label in range(num_classes)],
+        image_ids=np.searchsorted(image_ids, objects.image_ids) + 1,
+        category_ids=objects.labels + 1,
+        boxes=objects.xywh,
+        area=objects.area,
+        iscrowd=objects.crowd,
+    )
+    images = np.searchsorted(image_ids, detections.image_ids) + 1
+    xywh = np.concatenate([detections.boxes[:, :2], detections.boxes[:, 2:] - detections.boxes[:, :2]], axis=1)
+    found = truth.load_res(np.column_stack([images, xywh, detections.scores, detections.labels + 1]))
+    coco = COCOeval(truth, found, "bbox")
+    coco.evaluate()
+    coco.accumulate()
+    assert coco.eval is not None  # for mypy: there after accumulate()
+    precision = np.asarray(coco.eval["precision"])[..., -1]  # at most 100 detections
+    precision = np.where(precision < 0, np.nan, precision)
+    ious, recall = np.asarray(coco.params.iou_thrs), np.asarray(coco.params.rec_thrs)
+    return Curves(ious, recall, precision[..., ALL]), precision
+
+
+def _mean(precision: NDArray[np.float64]) -> float | None:
+    defined = precision[~np.isnan(precision)]
+    return 100 * float(defined.mean()) if len(defined) else None

@@ -1,0 +1,169 @@
+"""Which detection found which object, decided as COCO decides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwise.evaluation.tables import DetectionTable, ObjectTable
+
+#: How many (detection, object) pairs are compared at once; bounds the memory.
+CHUNK = 1 << 21
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Detections matched with objects at one IoU.
+
+    Attributes:
+        detections: The detections, D rows.
+        objects: The ground truth, G rows.
+        iou: The IoU from which a detection may take an object.
+        matched: Row of the object that each detection took, -1 none, int64 [D].
+        ignored: Detections that count neither as right nor as wrong since they lie on a crowd, bool [D].
+        found_by: Row of the detection that took each object, -1 none, int64 [G].
+        best_iou: Each detection's highest IoU with an object of its class, taken or not, crowds aside, float64 [D].
+        best_object: Row of that object, -1 where no such object overlaps, int64 [D].
+    """
+
+    detections: DetectionTable
+    objects: ObjectTable
+    iou: float
+    matched: NDArray[np.int64]
+    ignored: NDArray[np.bool_]
+    found_by: NDArray[np.int64]
+    best_iou: NDArray[np.float64]
+    best_object: NDArray[np.int64]
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Which detections are true positives, bool [D]."""
+        return self.matched >= 0
+
+
+def match(detections: DetectionTable, objects: ObjectTable, iou: float = 0.5) -> Matches:
+    """Match detections with objects greedily, as COCO does.
+
+    Within an image and a class, detections come in order of falling score, and each takes the object that is still
+    free and overlaps it most, if the IoU reaches ``iou``. One that finds none but has that part of its own area on a
+    crowd box is ignored. There is no limit to the detections of an image here.
+
+    Args:
+        detections: As :func:`rankwise.evaluation.tables.detection_table` gives them.
+        objects: As :func:`rankwise.evaluation.tables.object_table` gives them.
+        iou: The least IoU of a match.
+    """
+    iou = min(iou, 1 - 1e-10)  # as COCO has it: a perfect box matches at IoU 1 in spite of rounding
+    rows, columns, overlap = overlapping_pairs(detections, objects)
+    ignored = np.zeros(len(detections), dtype=np.bool_)
+    on_crowd = objects.crowd[columns]
+    ignored[rows[on_crowd & (overlap >= iou)]] = True
+    rows, columns, overlap = rows[~on_crowd], columns[~on_crowd], overlap[~on_crowd]
+
+    # By detection, then rising IoU; of equals the later object wins, as in COCO. The last of a row is its best.
+    order = np.lexsort((columns, overlap, rows))
+    rows, columns, overlap = rows[order], columns[order], overlap[order]
+    last = np.flatnonzero(np.append(rows[1:] != rows[:-1], True)) if len(rows) else np.zeros(0, dtype=np.int64)
+    best_iou = np.zeros(len(detections))
+    best_object = np.full(len(detections), -1, dtype=np.int64)
+    best_iou[rows[last]], best_object[rows[last]] = overlap[last], columns[last]
+
+    enough = overlap >= iou
+    matched, found_by = _take_in_turn(detections, objects, rows[enough], columns[enough])
+    ignored &= matched < 0
+    return Matches(detections, objects, iou, matched, ignored, found_by, best_iou, best_object)
+
+
+def overlapping_pairs(
+    detections: DetectionTable, objects: ObjectTable, same_class: bool = True
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """All pairs of a detection and an object of its image that overlap: their rows, and the IoU.
+
+    With a crowd box, the IoU is the part of the detection that lies on it.
+
+    Args:
+        detections: As :func:`rankwise.evaluation.tables.detection_table` gives them.
+        objects: As :func:`rankwise.evaluation.tables.object_table` gives them.
+        same_class: Only pairs of one class.
+    """
+    order, start, count = _objects_of_detections(detections, objects, same_class)
+    ends = np.cumsum(count)
+    found: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
+    first = 0
+    while first < len(count):
+        done = ends[first - 1] if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, done + CHUNK, side="right")))
+        counts = count[first:stop]
+        rows = np.repeat(np.arange(first, stop), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        columns = order[start[rows] + within]
+        overlap = _paired_iou(detections.boxes[rows], objects.boxes[columns], objects.crowd[columns])
+        keep = overlap > 0
+        found.append((rows[keep], columns[keep], overlap[keep]))
+        first = stop
+    if not found:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
+    rows, columns, overlap = (np.concatenate(part) for part in zip(*found, strict=True))
+    return rows, columns, overlap
+
+
+def _objects_of_detections(
+    detections: DetectionTable, objects: ObjectTable, same_class: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Objects grouped by image (and class): their order, and each detection's first place and number in it."""
+    _, image = np.unique(np.concatenate([objects.image_ids, detections.image_ids]), return_inverse=True)
+    group = image.astype(np.int64)
+    if same_class:
+        labels = np.concatenate([objects.labels, detections.labels])
+        group = group * (labels.max(initial=0) + 1) + labels
+    of_objects, of_detections = group[: len(objects)], group[len(objects) :]
+    order = np.argsort(of_objects, kind="stable")
+    start = np.searchsorted(of_objects[order], of_detections, side="left")
+    stop = np.searchsorted(of_objects[order], of_detections, side="right")
+    return order, start, stop - start
+
+
+def _paired_iou(
+    boxes: NDArray[np.float64], others: NDArray[np.float64], crowd: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """IoU of boxes[i] with others[i]; with a crowd, the intersection over boxes[i]'s area."""
+    sides = np.minimum(boxes[:, 2:], others[:, 2:]) - np.maximum(boxes[:, :2], others[:, :2])
+    intersection = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0.0)
+    area, other_area = ((b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (boxes, others))
+    union = np.where(crowd, area, area + other_area - intersection)
+    return np.divide(intersection, union, out=np.zeros_like(intersection), where=intersection > 0)
+
+
+def _take_in_turn(
+    detections: DetectionTable, objects: ObjectTable, rows: NDArray[np.int64], columns: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Let each detection take its best free object; the pairs come by detection, best last.
+
+    The first detections of all images and classes choose at once, then all second ones, and so on: groups share no
+    objects, so that nobody is asked out of turn.
+    """
+    matched = np.full(len(detections), -1, dtype=np.int64)
+    found_by = np.full(len(objects), -1, dtype=np.int64)
+    if not len(rows):
+        return matched, found_by
+    askers, asker = np.unique(rows, return_inverse=True)
+    image, label = detections.image_ids[askers], detections.labels[askers]
+    # Detections are sorted by image and falling score, so a stable sort by class leaves each group in its order.
+    order = np.lexsort((np.arange(len(askers)), label, image))
+    new_group = np.append(True, (np.diff(image[order]) != 0) | (np.diff(label[order]) != 0))
+    begins = np.maximum.accumulate(np.where(new_group, np.arange(len(order)), 0))
+    turn = np.empty(len(askers), dtype=np.int64)
+    turn[order] = np.arange(len(order)) - begins
+
+    by_turn = np.argsort(turn[asker], kind="stable")
+    limits = np.append(0, np.cumsum(np.bincount(turn[asker])))
+    for begin, end in pairwise(limits):
+        pairs = by_turn[begin:end]
+        pairs = pairs[found_by[columns[pairs]] < 0]
+        matched[rows[pairs]] = columns[pairs]  # of several pairs of one detection, the last written is its best
+        taken = np.unique(rows[pairs])
+        found_by[matched[taken]] = taken
+    return matched, found_by
