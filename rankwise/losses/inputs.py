@@ -131,6 +131,6 @@ def _bad_numbers(name: str, value: Tensor) -> str:
     nan, infinite = int(value.isnan().sum()), int(value.isinf().sum())
     first = (~value.isfinite()).nonzero()[0].tolist()
     return (
-        f"{name}: {nan} of {value.numel()} values are NaN and {infinite} infinite, the first at index {first}. Lower the "
-        "learning rate, clip the gradients or look for the layer that overflows"
+        f"{name}: {nan} of {value.numel()} values are NaN and {infinite} infinite, the first at index {first}. Lower "
+        "the learning rate, clip the gradients or look for the layer that overflows"
     )

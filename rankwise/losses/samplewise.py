@@ -53,7 +53,7 @@ def row_blocks(samples: Samples) -> tuple[list[slice], list[slice]]:
 def focal_sum(
     samples: Samples, gamma: float, weight: float, positive: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Sum of ``weight`` · p^γ · softplus(x), p = sigmoid(x), over the negatives and of their own term over the positives.
+    """Sum of ``weight`` · p^γ · softplus(x) over the negatives, p = sigmoid(x), and of the positives' own terms.
 
     The focal, the quality focal and the varifocal loss are this, with different terms for the positives. The gradient
     is computed in the same pass, block by block, since building it by autograd costs several times as much.
