@@ -1,0 +1,7 @@
+"""Assigners: which samples are positive, and for which object. One assigner a file, all with the same call."""
+
+from rankwise.assign.atss import ATSS
+from rankwise.assign.base import Assigner
+from rankwise.assign.iou_threshold import IoUThreshold
+
+__all__ = ["ATSS", "Assigner", "IoUThreshold"]

@@ -1,0 +1,82 @@
+"""Positives by a threshold that each object sets from the anchors around its centre."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from rankwise.assign.base import Assigner, Claims, Objects
+from rankwise.assign.pairs import paired_iou, pieces
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rankwise.structures import Predictions
+
+#: How far, in pixels, an anchor's centre must be inside an object to count as inside; the published value.
+INSIDE = 0.01
+
+
+class ATSS(Assigner):
+    """Makes positive the anchors near an object's centre that overlap it unusually well (https://arxiv.org/abs/1912.02424).
+
+    Candidates are, on every level, the ``k`` anchors whose centres are closest to the object's centre (the first of
+    equals). Positive are those with an IoU of at least the mean plus the standard deviation (with n − 1, as published)
+    of the candidates' IoUs and with their centre inside the object. A lone candidate's deviation counts as 0.
+
+    Args:
+        k: Candidates per level and object. They are counted as anchors: with several anchors a location,
+            multiply by their number to look at as many locations.
+    """
+
+    def __init__(self, k: int = 9) -> None:
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        self.k = k
+
+    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
+        anchors = predictions.anchors.float()
+        candidates = nearest(centres(objects.boxes), centres(anchors), predictions.level_sizes, self.k)  # [T, n]
+        boxes = objects.boxes.unsqueeze(1)
+        iou = paired_iou(boxes, anchors[candidates])
+        wide = iou.double()  # so that equal IoUs have a deviation of exactly 0
+        threshold = wide.mean(1, keepdim=True)
+        if candidates.shape[1] > 1:
+            threshold += wide.std(1, keepdim=True)
+        centre = centres(anchors)[candidates]
+        inside = torch.cat([centre - boxes[..., :2], boxes[..., 2:] - centre], -1).amin(-1) > INSIDE
+        iou = iou.masked_fill(~inside | (wide < threshold), 0)
+        place = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(candidates)
+        return Claims(place.reshape(-1), candidates.reshape(-1), iou.reshape(-1))
+
+
+def centres(boxes: Tensor) -> Tensor:
+    """The centres of boxes [..., 4], [..., 2]."""
+    return (boxes[..., :2] + boxes[..., 2:]) / 2
+
+
+def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: int) -> Tensor:
+    """The k anchors of each level that are nearest to each point, nearest first, the first of equals, [T, n].
+
+    Args:
+        points: Where to look, float32 [T, 2].
+        anchors: Centres of the anchors, float32 [A, 2].
+        level_sizes: How many anchors each level has.
+        k: How many to take from each; all of a level that has fewer.
+    """
+    found = []
+    start = 0
+    for size in level_sizes:
+        level = anchors[start : start + size]
+        number = torch.arange(size, device=anchors.device)
+        rows = [points.new_zeros(0, min(k, size), dtype=torch.int64)]
+        for piece in pieces(size, len(points), points.device):
+            x, y = points[piece].unsqueeze(-1).unbind(1)
+            distance = (x - level[:, 0]).square_().add_((y - level[:, 1]).square_())
+            # Floats that are not negative order like their bits: with the index below them no two keys are equal.
+            key = (distance.view(torch.int32).long() << 32).bitwise_or_(number)
+            rows.append(key.topk(min(k, size), largest=False).indices)
+        found.append(torch.cat(rows) + start)
+        start += size
+    return torch.cat(found, 1)

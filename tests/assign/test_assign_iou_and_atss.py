@@ -1,0 +1,37 @@
+"""IoUThreshold and ATSS against plain loops, and on the days when something is missing or too much."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import plain_assigners
+import pytest
+import torch
+from layouts import layout
+
+from rankwise.assign import ATSS, IoUThreshold
+from rankwise.structures import Assignment
+
+
+def check_equal(found: Assignment, expected: Assignment) -> None:
+    assert torch.equal(found.matched, expected.matched)
+    assert torch.equal(found.labels, expected.labels)
+    assert int(found.unmatched) == int(expected.unmatched)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_iou_threshold_agrees_with_a_loop_over_ground_truths(block: int) -> None:
+    settings = [(0.5, 0.4, 0.0), (0.3, 0.3, 0.0), (0.6, 0.2, 0.25), (0.5, 0.4, 1.0)]
+    for seed in range(block * 100, block * 100 + 100):
+        positive, negative, low = settings[seed % len(settings)]
+        predictions, targets = layout(seed)
+        expected = plain_assigners.iou_threshold(predictions, targets, positive, negative, low)
+        check_equal(IoUThreshold(positive, negative, low)(predictions, targets), expected)
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_atss_agrees_with_a_loop_over_ground_truths(block: int) -> None:
+    for seed in range(block * 100, block * 100 + 100):
+        k = (9, 1, 4)[seed % 3]
+        predictions, targets = layout(seed)
+        check_equal(ATSS(k)(predictions, targets), plain_assigners.atss(predictions, targets, k))
