@@ -1,0 +1,280 @@
+"""The command ``rankwise``: its verbs, parsed and passed on."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+import rankwise
+
+USAGE = """rankwise: object detectors trained by ranking
+
+  rankwise train [RECIPE] [--data DIR] [--loss APELoss --loss.lam 8 …]   train, evaluate and draw
+  rankwise train --resume RUN                                            go on with a run that was stopped
+  rankwise eval RUN [--data DIR]                                         measure a trained run as COCO does
+  rankwise predict RUN IMAGES…                                           detect objects in files, folders, globs
+  rankwise data check DIR                                                what is in a dataset, and what is wrong with it
+  rankwise data shapes DIR                                               write the built-in dataset as a COCO folder
+  rankwise reproduce TABLE                                               train and print a table of results
+
+`rankwise VERB --help` says more about each; `rankwise --version` prints the version.
+A run is a folder: recipe.yaml, metrics.jsonl, last.ckpt, best.safetensors, eval.json and pictures."""
+
+
+class UserError(Exception):
+    """Something the user can put right; printed without a traceback."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command; a user's mistake is answered by one message and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return
+    if words[0] in ("--version", "-V"):
+        print(f"rankwise {rankwise.__version__}")
+        return
+    verb = " ".join(words[:2]) if words[0] == "data" else words[0]
+    if verb in ("data", "data -h", "data --help"):
+        print("rankwise data check DIR      what is in a dataset, and what is wrong with it")
+        print("rankwise data shapes DIR     write the built-in dataset as a COCO folder")
+        return
+    try:
+        if verb not in VERBS:
+            raise UserError(f"there is no verb {verb!r}; {_nearest(verb, VERBS)}")
+        VERBS[verb](words[2 if words[0] == "data" else 1 :])
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+    except tuple(_user_errors()) as error:
+        print(f"rankwise {verb}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def train(words: list[str]) -> None:
+    """Trains by a recipe."""
+    from rankwise.training import recipe as recipes
+    from rankwise.training.loop import Interrupted
+    from rankwise.training.loop import train as run_training
+
+    parser = _parser("train", f"Train a detector.\n\nBuilt-in recipes (rankwise train NAME):\n{recipes.describe_recipes()}")
+    recipes.add_recipe_arguments(parser)
+    parser.add_argument("--run", type=str, help="Folder of the run (default: runs/RECIPE-1, -2, …).")
+    parser.add_argument("--resume", type=str, help="Folder of a run to go on with, by its own recipe.")
+    parser.add_argument("--overwrite", action="store_true", help="Delete an earlier run in the same folder first.")
+    name = "shapes"
+    if words and not words[0].startswith("-"):
+        name = words.pop(0)
+    elif any(word.partition("=")[0] in ("--data", "--data.path") for word in words):
+        name = "own_data"
+    resumed = _value_of(words, "--resume")
+    recipe_file = str(Path(resumed) / "recipe.yaml") if resumed else name
+    if resumed and not Path(recipe_file).is_file():
+        raise UserError(f"--resume {resumed}: this is no run of rankwise train: it has no recipe.yaml")
+    if not any(word.partition("=")[0] == "--config" for word in words):
+        words = ["--config", recipe_file, *words]
+    config = _parse(parser, recipes.expand(words), recipes.SHORT_FLAGS)
+    recipe = recipes.recipe_from(parser, config)
+    folder = Path(resumed) if resumed else _run_folder(config["run"], Path(name).stem, config["overwrite"])
+    try:
+        run_training(recipe, folder, resume=bool(resumed))
+    except Interrupted:
+        if folder is not None:
+            print(f"stopped and saved; go on with: rankwise train --resume {folder}", file=sys.stderr)
+        sys.exit(143)
+
+
+def evaluate(words: list[str]) -> None:
+    """Measures a run."""
+    from rankwise.evaluation.inference import evaluate_run
+
+    parser = _parser("eval", "Measure a trained run as COCO does: a table, eval.json, a results file and figures.")
+    parser.add_argument("run", type=str, help="Folder of the run.")
+    parser.add_argument("--data", type=str, help="Another dataset than the run's own.")
+    parser.add_argument("--split", type=str, help="Another split than the run's validation split.")
+    parser.add_argument("--out", type=str, help="Where the results go (default: the run's folder).")
+    parser.add_argument("--batch_size", type=int, default=16, help="Images at a time.")
+    parser.add_argument("--workers", type=int, help="Loader processes (default: as in the recipe).")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    config = _parse(parser, words)
+    evaluate_run(
+        Path(config.run),
+        data=config.data,
+        split=config.split,
+        out=Path(config.out) if config.out else None,
+        batch_size=config.batch_size,
+        workers=config.workers,
+        device=config.device,
+    )
+
+
+def predict(words: list[str]) -> None:
+    """Detects objects in images."""
+    from rankwise.evaluation.predict import predict_images
+
+    parser = _parser("predict", "Detect objects in images: annotated pictures and one JSON file.")
+    parser.add_argument("run", type=str, help="Folder of the run, or a .safetensors file of it.")
+    parser.add_argument("images", type=str, nargs="+", help="Image files, folders and globs.")
+    parser.add_argument("--out", type=str, default="predictions", help="Folder for pictures and predictions.json.")
+    parser.add_argument(
+        "--threshold", type=float, help="Draw scores from here on (default: the run's best F1, per class)."
+    )
+    parser.add_argument("--batch_size", type=int, default=8, help="Images at a time.")
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    config = _parse(parser, words)
+    predict_images(
+        Path(config.run), config.images, Path(config.out), config.threshold, config.batch_size, config.device
+    )
+
+
+def data_check(words: list[str]) -> None:
+    """Prints what a dataset holds and every fault."""
+    from rankwise.data import check, print_report
+
+    parser = _parser("data check", "What is in a dataset, and every fault of it. Exit code 1 if there are faults.")
+    parser.add_argument("folder", type=str, help="Folder of the dataset: COCO, Pascal VOC or YOLO.")
+    config = _parse(parser, words)
+    report = check(Path(config.folder))
+    print_report(report)
+    if report.faults:
+        sys.exit(1)
+
+
+def data_shapes(words: list[str]) -> None:
+    """Writes the built-in dataset as files."""
+    from rankwise.data import ShapesDataset, write_coco
+    from rankwise.training.settings import ShapesSettings
+
+    parser = _parser("data shapes", "Write the built-in dataset as a COCO folder.")
+    parser.add_argument("folder", type=str, help="Where to; must be new or empty.")
+    parser.add_argument("--shapes", type=ShapesSettings, default=ShapesSettings())
+    config = _parse(parser, words)
+    folder, shapes = Path(config.folder), parser.instantiate(config).shapes
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: exists and is not empty; choose a new folder")
+    for split, images in (("train", shapes.train_images), ("val", shapes.val_images)):
+        write_coco(ShapesDataset(split, size=shapes.size, images=images, seed=shapes.seed), folder, split)
+    print(f"wrote {shapes.train_images} training and {shapes.val_images} validation images to {folder}")
+    print(f"train on them with: rankwise train shapes --data {folder}")
+
+
+def reproduce(words: list[str]) -> None:
+    """Trains the rows of a table and prints it."""
+    from rankwise.reproduce import TABLES, reproduce_table
+
+    names = "\n".join(f"  {name:<16} {table.title}" for name, table in TABLES.items())
+    parser = _parser("reproduce", f"Train the rows of a table that have not been run yet, and print it.\n\nTables:\n{names}")
+    parser.add_argument("table", type=str, help="Name of the table.")
+    parser.add_argument("--data", type=str, default="shapes", help="The built-in dataset, or a folder.")
+    parser.add_argument("--seeds", type=int, default=1, help="Runs of each row.")
+    parser.add_argument("--out", type=str, default="runs/reproduce", help="Where runs and tables go.")
+    parser.add_argument("--set", type=list[str], default=[], help='Flags for every row, such as ["--epochs=4"].')
+    config = _parse(parser, words)
+    if config.table not in TABLES:
+        raise UserError(f"there is no table {config.table!r}; {_nearest(config.table, TABLES)}")
+    reproduce_table(config.table, config.data, config.seeds, Path(config.out), config.set)
+
+
+VERBS: dict[str, Callable[[list[str]], None]] = {
+    "train": train,
+    "eval": evaluate,
+    "predict": predict,
+    "data check": data_check,
+    "data shapes": data_shapes,
+    "reproduce": reproduce,
+}
+
+
+def _parser(verb: str, description: str) -> ArgumentParser:
+    from argparse import RawDescriptionHelpFormatter
+
+    from jsonargparse import DefaultHelpFormatter
+
+    class Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+        """Descriptions keep their lines."""
+
+    return ArgumentParser(
+        prog=f"rankwise {verb}",
+        description=description,
+        exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=Formatter,
+    )
+
+
+def _parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] | None = None) -> Any:
+    from rankwise.suggest import explain
+
+    bases: list[type] = []
+    if short_flags:
+        from rankwise.assign.base import Assigner
+        from rankwise.losses.base import Loss
+
+        bases = [Loss, Assigner]
+    try:
+        return parser.parse_args(words)
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise UserError(f"{explain(parser, error, bases)} (--help lists all flags)") from error
+
+
+def _nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:
+    from rankwise.suggest import nearest
+
+    return nearest(word, known)
+
+
+def _value_of(words: list[str], flag: str) -> str | None:
+    """The value given to a flag, before parsing."""
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            return value if equals else next(iter(words[index + 1 :]), None)
+    return None
+
+
+def _run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
+    """The folder of a new run; an earlier run is only deleted when asked for, anything else never."""
+    import os
+    import shutil
+
+    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))):
+        return None  # rank 0 chooses, and tells
+    if given is None:
+        number = 1
+        while Path(f"runs/{name}-{number}").exists():
+            number += 1
+        return Path(f"runs/{name}-{number}")
+    folder = Path(given)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not overwrite:
+            raise UserError(
+                f"{folder} exists: go on with it by --resume {folder}, choose another --run, or delete it by --overwrite"
+            )
+        if not (folder / "recipe.yaml").is_file():
+            raise UserError(f"{folder}: --overwrite deletes runs only, and this is none: it has no recipe.yaml")
+        shutil.rmtree(folder)
+    return folder
+
+
+def _user_errors() -> list[type[BaseException]]:
+    """What is answered by a message alone. Imported late: `rankwise --help` must be quick."""
+    errors: list[type[BaseException]] = [UserError, FileNotFoundError, PermissionError]
+    for module, names in {
+        "rankwise.data.errors": ["DataError"],
+        "rankwise.models.plain": ["ModelError"],
+        "rankwise.training.checkpoint": ["CheckpointError"],
+        "rankwise.training.processes": ["SettingsError"],
+        "rankwise.training.loop": ["TrainingStopped"],
+    }.items():
+        if module in sys.modules:
+            errors += [getattr(sys.modules[module], name) for name in names]
+    return errors
+
+
+if __name__ == "__main__":
+    main()

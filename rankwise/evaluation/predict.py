@@ -1,0 +1,108 @@
+"""Detections in a user's own images: annotated pictures and one JSON file."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rankwise.data.errors import DataError
+from rankwise.data.images import IMAGE_ENDINGS, read_image
+from rankwise.evaluation.drawing import draw_detections
+from rankwise.evaluation.inference import pick_device
+from rankwise.models import Detector
+
+
+
+
+def find_images(words: Sequence[str]) -> list[Path]:
+    """The image files that files, folders and globs stand for, each once, in order.
+
+    Args:
+        words: Paths of images, of folders (searched to the bottom) and patterns such as ``photos/*.jpg``.
+    """
+    found: dict[Path, None] = {}
+    for word in words:
+        path = Path(word)
+        if path.is_dir():
+            inside = sorted(item for item in path.rglob("*") if item.suffix.lower() in IMAGE_ENDINGS and item.is_file())
+            if not inside:
+                raise DataError(f"{word}: no images in this folder (looked for {', '.join(sorted(IMAGE_ENDINGS))})")
+            found.update(dict.fromkeys(inside))
+        elif path.is_file():
+            found[path] = None
+        else:
+            matched = [Path(name) for name in sorted(glob.glob(word, recursive=True)) if Path(name).is_file()]
+            if not matched:
+                raise DataError(f"{word}: there is no such file or folder, and no file matches it as a pattern")
+            found.update(dict.fromkeys(matched))
+    return list(found)
+
+
+def predict_images(
+    run: Path,
+    words: Sequence[str],
+    out: Path,
+    threshold: float | None = None,
+    batch_size: int = 8,
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """Detects objects in images, draws them, and writes ``predictions.json``; returns what it wrote.
+
+    Args:
+        run: Folder of a run, or its file of weights.
+        words: Image files, folders and globs.
+        out: Folder for the pictures and the JSON file.
+        threshold: Least score; the run's own, the best F1 of each class, if not given.
+        batch_size: Images at a time.
+        device: Where to compute.
+    """
+    console = Console(highlight=False)
+    files = find_images(words)
+    detector = Detector.load(run, device=pick_device(device))
+    out.mkdir(parents=True, exist_ok=True)
+    entries: list[dict[str, Any]] = []
+    faults: list[str] = []
+    pictures = _picture_names(files)
+    for start in range(0, len(files), batch_size):
+        images, read = [], []
+        for file in files[start : start + batch_size]:
+            try:
+                images.append(read_image(file))
+                read.append(file)
+            except DataError as error:
+                faults.append(str(error))
+        if not images:
+            continue
+        for file, image, detections in zip(read, images, detector.predict(images, threshold=threshold), strict=True):
+            picture = out / pictures[file]
+            draw_detections(image, detections, detector.classes).save(picture)
+            columns = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
+            objects = [
+                {"box": [round(side, 2) for side in box], "score": round(score, 6), "class": detector.classes[label]}
+                for box, score, label in zip(*columns, strict=True)
+            ]
+            entries.append({"image": str(file), "picture": picture.name, "objects": objects})
+            console.print(f"{file}: {len(objects)} objects", soft_wrap=True, markup=False)
+    (out / "predictions.json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    console.print(f"{len(entries)} pictures and predictions.json in {out}/", soft_wrap=True)
+    if faults:
+        raise DataError(f"{len(faults)} of {len(files)} images could not be read:\n" + "\n".join(faults))
+    return entries
+
+
+def _picture_names(files: Sequence[Path]) -> dict[Path, str]:
+    """A file name for each picture: the image's own, numbered where two images share one."""
+    names: dict[Path, str] = {}
+    taken: set[str] = set()
+    for file in files:
+        name, number = f"{file.stem}.png", 2
+        while name in taken:
+            name, number = f"{file.stem}-{number}.png", number + 1
+        taken.add(name)
+        names[file] = name
+    return names

@@ -1,0 +1,65 @@
+"""The tables that can be reproduced: each row is a recipe and what differs in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Attributes:
+        name: What the row is called, also its folder.
+        flags: What differs from the table's recipe, as on the command line.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results.
+
+    Attributes:
+        title: What it shows.
+        recipe: The recipe that all rows share, on the built-in dataset.
+        rows: The rows.
+        columns: What is measured, in the order it is printed in.
+    """
+
+    title: str
+    recipe: str
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...] = ("AP", "AP50", "AP75", "PCC")
+
+
+TABLES: dict[str, Table] = {
+    "assigners": Table(
+        title="who is positive: three assigners with the same loss",
+        recipe="shapes_short",
+        rows=tuple(Row(name, ("--assign", name)) for name in ("IoUThreshold", "ATSS", "PAA")),
+    ),
+    "losses": Table(
+        title="all losses with ATSS at equal budget",
+        recipe="shapes_short",
+        rows=tuple(
+            Row(name, ("--loss", name))
+            for name in (
+                "FocalLoss",
+                "GHMLoss",
+                "QualityFocalLoss",
+                "VarifocalLoss",
+            )
+        )
+        + (
+            Row("GeneralizedFocalLoss", ("--loss", "GeneralizedFocalLoss", "--model.head.coding=ltrb", "--model.head.bins=8")),
+        )
+        + tuple(
+            Row(name, ("--loss", name))
+            for name in ("DRLoss", "APLoss", "ALRPLoss", "RankSortLoss", "RankDetLoss", "PELoss", "APELoss")
+        ),
+        columns=("AP", "AP50", "AP75", "PCC", "loss ms"),
+    ),
+}

@@ -1,0 +1,64 @@
+"""What a mistaken name was probably meant to be."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from argparse import ArgumentError
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from jsonargparse import ArgumentParser
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A phrase that says what would be right instead of a word.
+
+    Args:
+        word: What was given.
+        known: What there is.
+    """
+    names = sorted(known)
+    close = get_close_matches(word.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
+    hint = next((f"did you mean {name!r}? " for name in names if close and name.lower() == close[0]), "")
+    return f"{hint}There is: {', '.join(names)}"
+
+
+def explain(parser: ArgumentParser, error: ArgumentError | Exception, bases: Iterable[type]) -> str:
+    """A parser's error with what would be right added to it.
+
+    Args:
+        parser: The parser.
+        error: What it raised.
+        bases: Classes whose subclasses can be chosen by name.
+    """
+    message = " ".join(str(error).split())
+    classes = {cls.__name__: cls for base in bases for cls in _subclasses(base)}
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    if match := re.search(r"class_path '([\w.]+)'.*Option '([\w.]+)' is not accepted", message):
+        cls = classes.get(match[1].rpartition(".")[2])
+        if cls is not None:
+            options = [name for name in inspect.signature(cls).parameters if name != "self"]
+            return f"{cls.__name__} has no option {match[2]!r}; {nearest(match[2], options)}"
+    if match := re.search(r'key "([\w.]+)".*Expected a dot import path string: (\S+)', message):
+        return f"--{match[1]} {match[2]}: no such class; {nearest(match[2], classes)}"
+    if match := re.search(r"[Uu]nrecognized arguments?: (--[\w.]+)", message):
+        return f"there is no flag {match[1]}; {_nearest_flags(match[1], flags)}"
+    if match := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not expected", message):
+        return f"{message}; {_nearest_flags('--' + match[1], flags)}"
+    return message
+
+
+def _nearest_flags(flag: str, flags: list[str]) -> str:
+    close = get_close_matches(flag, flags, n=4, cutoff=0.5)
+    last = flag.rpartition(".")[2].lstrip("-")
+    close += [name for name in flags if name.rpartition(".")[2].lstrip("-") == last and name not in close]
+    return f"did you mean {' or '.join(close[:4])}?" if close else "--help lists all"
+
+
+def _subclasses(base: type) -> list[type]:
+    """All classes below one that can be built, by whatever path."""
+    found = [] if inspect.isabstract(base) else [base]
+    for cls in base.__subclasses__():
+        found += _subclasses(cls)
+    return found

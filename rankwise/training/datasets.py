@@ -1,0 +1,33 @@
+"""The two datasets of a run: what it learns from and what it is measured on."""
+
+from __future__ import annotations
+
+from rankwise.data import DetectionDataset, ShapesDataset, eval_transform, open_dataset, train_transform
+from rankwise.models.settings import InputSettings
+from rankwise.training.settings import DataSettings
+
+
+def open_split(data: DataSettings, split: str) -> DetectionDataset:
+    """One split of a recipe's dataset, without a transform.
+
+    Args:
+        data: The recipe's section.
+        split: "train" or "val" for the recipe's training and validation split, or the name of another split.
+    """
+    if data.path == "shapes":
+        shapes = data.shapes
+        images = shapes.train_images if split == "train" else shapes.val_images
+        return ShapesDataset(split, size=shapes.size, images=images, seed=shapes.seed)
+    name = {"train": data.train, "val": data.val}.get(split, split)
+    return open_dataset(data.path, name, skip_bad=data.skip_bad)
+
+
+def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDataset, DetectionDataset]:
+    """Training and validation images of a recipe, with their transforms.
+
+    Args:
+        data: The recipe's section.
+        size: The size the detector sees images in.
+    """
+    train_set, val_set = open_split(data, "train"), open_split(data, "val")
+    return train_set.with_transform(train_transform(data.augment, size)), val_set.with_transform(eval_transform(size))

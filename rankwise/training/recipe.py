@@ -1,0 +1,145 @@
+"""A recipe: everything a run is made of, from a YAML file and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, lazy_instance
+
+from rankwise.assign import ATSS
+from rankwise.assign.base import Assigner
+from rankwise.losses import APELoss
+from rankwise.losses.base import Loss
+from rankwise.models.settings import DetectorSettings
+from rankwise.training.settings import BoxSettings, DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
+
+#: Flags that are often given, and what they stand for.
+SHORT_FLAGS = {
+    "--data": "--data.path",
+    "--epochs": "--train.epochs",
+    "--batch_size": "--train.batch_size",
+    "--lr": "--optimizer.lr",
+    "--seed": "--train.seed",
+    "--devices": "--train.devices",
+    "--precision": "--train.precision",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything a run is made of.
+
+    Attributes:
+        data: Where images come from.
+        model: The detector.
+        loss: The ranking loss, or another over the class logits.
+        assign: What chooses the positives.
+        box: The box loss.
+        optimizer: The optimiser.
+        schedule: The learning rate.
+        train: The training.
+        text: All of it as YAML, so that the run can be done again.
+    """
+
+    data: DataSettings
+    model: DetectorSettings
+    loss: Loss
+    assign: Assigner
+    box: BoxSettings
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+    train: TrainSettings
+    text: str
+
+
+def add_recipe_arguments(parser: ArgumentParser) -> None:
+    """Gives a parser the flags of a recipe; constructors and dataclasses are the schema."""
+    parser.add_argument("--config", action=ActionConfigFile, help="A recipe: a YAML file, or a name of the built-in ones.")
+    parser.add_argument("--data", type=DataSettings, default=DataSettings())
+    parser.add_argument("--model", type=DetectorSettings, default=DetectorSettings())
+    parser.add_argument("--loss", type=Loss, default=lazy_instance(APELoss), help="The loss over the class logits.")
+    parser.add_argument("--assign", type=Assigner, default=lazy_instance(ATSS), help="What chooses the positives.")
+    parser.add_argument("--box", type=BoxSettings, default=BoxSettings())
+    parser.add_argument("--optimizer", type=OptimizerSettings, default=OptimizerSettings())
+    parser.add_argument("--schedule", type=ScheduleSettings, default=ScheduleSettings())
+    parser.add_argument("--train", type=TrainSettings, default=TrainSettings())
+
+
+SECTIONS = ("data", "model", "loss", "assign", "box", "optimizer", "schedule", "train")
+
+
+def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
+    """The recipe in a parsed configuration, its loss and assigner built."""
+    whole = Namespace({name: config[name] for name in SECTIONS})
+    text = yaml.safe_dump(_plain(whole.as_dict()), sort_keys=False)
+    built = parser.instantiate(config)
+    return Recipe(**{name: built[name] for name in SECTIONS}, text=text)
+
+
+def parse_recipe(arguments: list[str]) -> Recipe:
+    """A recipe from flags as on the command line, such as ``["--config", "shapes", "--loss", "FocalLoss"]``."""
+    parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    add_recipe_arguments(parser)
+    return recipe_from(parser, parser.parse_args(expand(arguments)))
+
+
+def expand(arguments: list[str]) -> list[str]:
+    """The same arguments with short flags written out and built-in recipes as paths."""
+    out: list[str] = []
+    for argument in arguments:
+        flag, equals, value = argument.partition("=")
+        if out and out[-1] == "--config":
+            out.append(str(recipe_path(argument)))
+        elif flag == "--config" and equals:
+            out.append(f"--config={recipe_path(value)}")
+        else:
+            out.append(SHORT_FLAGS.get(flag, flag) + equals + value)
+    return out
+
+
+def built_in_recipes() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    folder = Path(str(resources.files("rankwise.recipes")))
+    return {str(path.relative_to(folder).with_suffix("")): path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def recipe_path(name: str) -> Path:
+    """The file of a recipe, given by path or by built-in name."""
+    if Path(name).is_file():
+        return Path(name)
+    known = built_in_recipes()
+    if name in known:
+        return known[name]
+    raise FileNotFoundError(f"no recipe {name!r}: give the path of a YAML file or one of {', '.join(known)}")
+
+
+def describe_recipes() -> str:
+    """A line for each built-in recipe: its name and the first comment of its file."""
+    lines = []
+    for name, path in built_in_recipes().items():
+        first = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        lines.append(f"  {name:<24} {first}")
+    return "\n".join(lines)
+
+
+def read_section(run: Path, section: str) -> dict[str, Any]:
+    """One section of a run's recipe as plain values; nothing named in the file is imported."""
+    path = run / "recipe.yaml"
+    if not path.is_file():
+        raise FileNotFoundError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or not isinstance(content.get(section), dict):
+        raise ValueError(f"{path}: has no section {section!r}")
+    return content[section]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

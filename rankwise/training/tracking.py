@@ -1,0 +1,206 @@
+"""What a run says while it trains: metrics.jsonl, TensorBoard when installed, and the display."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from torch import Tensor
+
+PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
+
+
+class Stopwatch:
+    """Seconds by part of a training step.
+
+    On a GPU the parts are only told apart by waiting for it at each boundary: there just the steps that are asked for
+    are measured.
+
+    Args:
+        device: Where the training runs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.totals = dict.fromkeys(PARTS, 0.0)
+        self.steps = 0
+        self._measuring = False
+
+    def start_step(self, wanted: bool) -> None:
+        """Begins a step; on a GPU it is measured only if wanted."""
+        self._measuring = wanted or self.device.type != "cuda"
+        self.steps += self._measuring
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Adds the time spent inside to a part."""
+        start = time.perf_counter()
+        yield
+        if self._measuring:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self.totals[name] += time.perf_counter() - start
+
+    def seconds(self) -> dict[str, float]:
+        """Mean seconds a step of each part so far."""
+        return {name: round(total / max(1, self.steps), 6) for name, total in self.totals.items()}
+
+    def sentence(self) -> str:
+        """Each part's share of the time, for the end of the training."""
+        whole = sum(self.totals.values()) or 1.0
+        shares = ", ".join(f"{name} {100 * total / whole:.1f} %" for name, total in self.totals.items())
+        return f"a step took {whole / max(1, self.steps):.3f} s: {shares}"
+
+
+class Tracker:
+    """Collects a run's numbers and shows them.
+
+    Only rank 0 writes and prints.
+
+    Args:
+        folder: The run's folder.
+        epochs: Length of the training.
+        steps_per_epoch: Steps in an epoch.
+        log_every: Steps between lines of the log.
+        active: False on all ranks but 0.
+        step: Steps already taken; later lines of an earlier try are dropped from the log.
+    """
+
+    def __init__(
+        self, folder: Path, epochs: int, steps_per_epoch: int, log_every: int, active: bool, step: int = 0
+    ) -> None:
+        self.console = Console(quiet=not active, highlight=False)
+        self.active = active
+        self.folder = folder
+        self.epochs, self.steps_per_epoch, self.log_every = epochs, steps_per_epoch, log_every
+        self.ap: float | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._steps = self._images = 0
+        self._since = self._started = time.perf_counter()
+        self._first_step = step
+        self._file = None
+        self._board = None
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        if not active:
+            return
+        path = folder / "metrics.jsonl"
+        kept = _lines_up_to(path, step)
+        self._file = path.open("w", encoding="utf-8")
+        self._file.writelines(kept)
+        self._file.flush()
+        if find_spec("tensorboard"):
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+
+    @contextmanager
+    def display(self, step: int) -> Iterator[None]:
+        """Shows the progress bar while training, on a terminal; elsewhere plain lines are printed."""
+        if not (self.active and self.console.is_terminal):
+            yield
+            return
+        columns = (
+            TextColumn("[bold]epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total} steps · {task.fields[left]} left · {task.fields[text]}"),
+        )
+        with Progress(*columns, console=self.console, refresh_per_second=4) as progress:
+            self._progress = progress
+            total = self.epochs * self.steps_per_epoch
+            fields = {"epoch": 1, "epochs": self.epochs, "text": "", "left": "?"}
+            self._task = progress.add_task("train", total=total, completed=step, **fields)
+            try:
+                yield
+            finally:
+                self._progress = None
+
+    def step(self, step: int, epoch: int, values: dict[str, Tensor], images: int) -> bool:
+        """Takes a step's numbers in, without waiting for the device; True when a line is due."""
+        for name, value in values.items():
+            value = value.detach().float()
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._steps += 1
+        self._images += images
+        if self._progress and self._task is not None:
+            self._progress.update(self._task, completed=step, epoch=epoch + 1, left=self._left(step))
+        return step % self.log_every == 0 or step % self.steps_per_epoch == 0 or step == self._first_step + 1
+
+    def log(self, step: int, epoch: int, lr: float, extra: dict[str, Any]) -> None:
+        """Writes a line with the means since the last one."""
+        now = time.perf_counter()
+        means = {name: _plain(float(value) / self._steps) for name, value in self._sums.items()}
+        speed = self._images / max(1e-9, now - self._since)
+        self._sums, self._steps, self._images, self._since = {}, 0, 0, now
+        self.write({"kind": "train", "step": step, "epoch": epoch, **means, "lr": lr, "images_per_second": round(speed, 2), **extra})
+        text = "  ".join(f"{name} {means[name]:.3f}" for name in ("ranking", "box") if means.get(name) is not None)
+        text += f"  positives {means.get('positives') or 0:.0f}  {speed:.1f} images/s"
+        if self.ap is not None:
+            text += f"  AP {self.ap:.1f}"
+        if self._progress and self._task is not None:
+            self._progress.update(self._task, text=text)
+        else:
+            self.console.print(
+                f"epoch {epoch + 1}/{self.epochs}  step {step}/{self.epochs * self.steps_per_epoch}  "
+                f"{self._left(step)} left  {text}",
+                soft_wrap=True,
+            )
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends a line to metrics.jsonl, and its numbers to TensorBoard."""
+        if self._file is None:
+            return
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in line.items():
+                if isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                    self._board.add_scalar(f"{line['kind']}/{name}", value, line["step"])
+
+    def say(self, text: str) -> None:
+        """Prints a line above the progress bar."""
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def _left(self, step: int) -> str:
+        done = step - self._first_step
+        if done < 1:
+            return "?"
+        seconds = (time.perf_counter() - self._started) / done * (self.epochs * self.steps_per_epoch - step)
+        minutes, seconds = divmod(round(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def _plain(value: float) -> float | None:
+    """JSON has no NaN."""
+    return round(value, 6) if math.isfinite(value) else None
+
+
+def _lines_up_to(path: Path, step: int) -> list[str]:
+    """The lines of an earlier log that a run resumed at this step keeps."""
+    if not step or not path.exists():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] <= step and line.endswith("\n"):
+                kept.append(line)
+        except (ValueError, KeyError):
+            continue  # a line cut off by a kill
+    return kept
