@@ -1,0 +1,45 @@
+"""AP loss."""
+
+from __future__ import annotations
+
+from rankwise.losses.balances import Rank
+from rankwise.losses.groups import Scope
+from rankwise.losses.pairs import PositiveVsNegative
+from rankwise.losses.pairwise_error import Method, PairwiseError
+from rankwise.pairsums import Step
+
+
+class APLoss(PairwiseError):
+    """AP loss: one minus the precision at each positive, averaged, with its error-driven gradient.
+
+    Chen et al., `Towards Accurate One-Stage Object Detection with AP-Loss <https://arxiv.org/abs/1904.06373>`_.
+
+    Args:
+        delta: Half the width of the step's ramp.
+        interpolated: Take the precision as the running maximum over the positives in order of rising logit, as
+            published; False gives the plain formula.
+        weight_by_quality: Weigh each positive by its quality.
+        max_negatives: Count only so many negatives, the highest. None counts all.
+        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes ("world").
+        method: "fast" is exact at linear cost; "dense" takes every pair by itself, the definition.
+    """
+
+    def __init__(
+        self,
+        delta: float = 0.5,
+        interpolated: bool = True,
+        weight_by_quality: bool = False,
+        max_negatives: int | None = None,
+        scope: Scope = "batch",
+        method: Method = "fast",
+    ) -> None:
+        super().__init__(
+            Step(delta),
+            Rank(own=1.0),
+            PositiveVsNegative(),
+            weight_by_quality=weight_by_quality,
+            interpolated=interpolated,
+            max_negatives=max_negatives,
+            scope=scope,
+            method=method,
+        )

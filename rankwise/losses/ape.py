@@ -1,0 +1,43 @@
+"""Adaptive Pairwise Error loss."""
+
+from __future__ import annotations
+
+from rankwise.losses.balances import Rank
+from rankwise.losses.groups import Scope
+from rankwise.losses.pairs import AdaptivePairs
+from rankwise.losses.pairwise_error import Method, PairwiseError
+from rankwise.pairsums import SigmoidCrossEntropy
+
+
+class APELoss(PairwiseError):
+    """Adaptive Pairwise Error: every positive against all negatives and all positives of lower quality.
+
+    Cross entropy of the sigmoid of each pair, over the positive's rank: the headline loss of the paper.
+
+    Args:
+        lam: Steepness λ of the sigmoid.
+        weight_by_quality: Weigh each positive by its quality.
+        max_negatives: Count only so many negatives, the highest. None counts all.
+        cut: Drop the pairs with λ(n_v - p_u) < -cut, as the published code does with 4. None keeps all.
+        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes ("world").
+        method: "fast" is exact at linear cost; "dense" takes every pair by itself, the definition.
+    """
+
+    def __init__(
+        self,
+        lam: float = 8.0,
+        weight_by_quality: bool = False,
+        max_negatives: int | None = None,
+        cut: float | None = None,
+        scope: Scope = "batch",
+        method: Method = "fast",
+    ) -> None:
+        super().__init__(
+            SigmoidCrossEntropy(lam, cut),
+            Rank(),
+            AdaptivePairs(),
+            weight_by_quality=weight_by_quality,
+            max_negatives=max_negatives,
+            scope=scope,
+            method=method,
+        )

@@ -1,0 +1,76 @@
+"""How far a sample is on the wrong side of a positive: the distance functions of z = x_v - p_u."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import softplus
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step with a linear ramp: H(z) = clamp(z / 2δ + 1/2, 0, 1), the distance of AP loss.
+
+    Args:
+        delta: Half the width of the ramp.
+    """
+
+    delta: float = 0.5
+
+    def __post_init__(self) -> None:
+        _positive("delta", self.delta)
+
+    def error(self, z: Tensor) -> Tensor:
+        """What the pair adds to the positive's error: H(z)."""
+        return self.rank(z)
+
+    def rank(self, z: Tensor) -> Tensor:
+        """How many places the sample stands before the positive, 0 to 1: H(z). It is the gradient of the pair too."""
+        return (z / (2 * self.delta) + 0.5).clamp(0, 1)
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """A smooth step: S(z) = 1 / (1 + e^(-λz)).
+
+    Args:
+        lam: Steepness λ.
+        cut: Drop the pairs with λz < -cut from every sum, as the published code does with 4. None keeps all pairs.
+    """
+
+    lam: float = 8.0
+    cut: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive("lam", self.lam)
+
+    def error(self, z: Tensor) -> Tensor:
+        """What the pair adds to the positive's error: S(z)."""
+        return self.rank(z)
+
+    def rank(self, z: Tensor) -> Tensor:
+        """How many places the sample stands before the positive, 0 to 1: S(z). It is the gradient of the pair too."""
+        return (self.lam * z).sigmoid()
+
+
+@dataclass(frozen=True)
+class SigmoidCrossEntropy(Sigmoid):
+    """Cross entropy of a smooth step with target 0, over λ: CE(S(z), 0) / λ = softplus(λz) / λ; its gradient is S(z).
+
+    Args:
+        lam: Steepness λ.
+        cut: Drop the pairs with λz < -cut from every sum, as the published code does with 4. None keeps all pairs.
+    """
+
+    def error(self, z: Tensor) -> Tensor:
+        """What the pair adds to the positive's error: softplus(λz) / λ."""
+        return softplus(self.lam * z, threshold=40.0) / self.lam
+
+
+Distance = Step | Sigmoid
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be greater than 0, got {value}")
