@@ -38,12 +38,12 @@ class Table:
 TABLES: dict[str, Table] = {
     "assigners": Table(
         title="who is positive: three assigners with the same loss",
-        recipe="shapes_short",
+        recipe="shapes",
         rows=tuple(Row(name, ("--assign", name)) for name in ("IoUThreshold", "ATSS", "PAA")),
     ),
     "losses": Table(
         title="all losses with ATSS at equal budget",
-        recipe="shapes_short",
+        recipe="shapes",
         rows=tuple(
             Row(name, ("--loss", name))
             for name in (

@@ -10,7 +10,8 @@ from torchvision.ops import generalized_box_iou_loss
 
 from rankwise.assign.base import Assigner
 from rankwise.losses.base import Loss, PositiveBoxes
-from rankwise.models.boxes import paired_iou
+from rankwise.models.boxes import distances
+from rankwise.assign.pairs import paired_iou
 from rankwise.structures import Assignment, Predictions, Target
 from rankwise.training.settings import BoxSettings
 
@@ -107,8 +108,6 @@ def _distances(predictions: Predictions, rows: Tensor, truth: Tensor) -> dict[st
     if predictions.distribution is None or predictions.distance_unit is None:
         return {}
     anchor = rows % len(predictions.anchors)
-    x1, y1, x2, y2 = predictions.anchors[anchor].unbind(1)
-    centre = torch.stack([x1 + x2, y1 + y2], 1) / 2
-    sides = torch.cat([centre - truth[:, :2], truth[:, 2:] - centre], 1) / predictions.distance_unit[anchor, None]
+    true = distances(truth, predictions.anchors[anchor], predictions.distance_unit[anchor])
     distribution = predictions.distribution.flatten(0, 1)[rows]
-    return {"distribution": distribution, "distances": sides.clamp(0, distribution.shape[-1] - 1.01)}
+    return {"distribution": distribution, "distances": true}

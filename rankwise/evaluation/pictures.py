@@ -1,0 +1,52 @@
+"""The pictures of an evaluation: a sheet of validation images with what was seen, and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rankwise.data import DetectionDataset
+from rankwise.evaluation import figures
+from rankwise.evaluation.coco import Evaluation
+from rankwise.evaluation.drawing import Seen, contact_sheet
+from rankwise.structures import Detections
+
+
+def draw_evaluation(
+    out: Path,
+    metrics: Path,
+    result: Evaluation,
+    dataset: DetectionDataset,
+    found: Mapping[int, Detections],
+    images: int,
+) -> list[Path]:
+    """Draws a contact sheet and the figures of an evaluation; returns the files.
+
+    Args:
+        out: Where they go.
+        metrics: The run's ``metrics.jsonl``, for the curves of the training, if there is one.
+        result: What was measured.
+        dataset: The images.
+        found: What was detected, by image id.
+        images: How many images the sheet shows, spread over the dataset.
+    """
+    drawn = {
+        "precision_recall.png": figures.precision_recall(result.curves, dataset.classes),
+        "score_against_iou.png": figures.score_against_iou(result.matches),
+        "thresholds.png": figures.threshold_sweep(result),
+        "box_sizes.png": figures.box_sizes(result),
+    }
+    if metrics.is_file():
+        drawn["training.png"] = figures.training_curves(figures.read_metrics(metrics))
+    for name, figure in drawn.items():
+        figures.save_figure(figure, out / name)
+
+    items = []
+    for index in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).round().astype(int).tolist():
+        image, record = dataset.load(index)
+        items.append(Seen(image, found[record.image_id], record.target(), record.name))
+    sheet = contact_sheet(items, dataset.classes, result.thresholds.by_label(dataset.classes))
+    sheet.save(out / "detections.jpg", quality=90)
+    return [out / "detections.jpg", *(out / name for name in drawn)]
