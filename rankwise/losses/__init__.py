@@ -13,6 +13,7 @@ __all__ = [
     "FocalLoss",
     "GHMLoss",
     "GeneralizedFocalLoss",
+    "FocalLoss",
     "Loss",
     "Outcome",
     "PositiveBoxes",

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rankwise.losses.inputs import check_shapes, report_labels, report_logits, report_quality
+from rankwise.losses.inputs import read_samples
 from rankwise.pairsums import Negatives
 
 Scope = Literal["batch", "image", "world"]
@@ -47,23 +47,15 @@ def make_groups(
         image: int64 [A], which image each row is from; needed for scope "image".
         scope: "batch", "image" or "world".
     """
-    check_shapes(logits, labels, quality, image)
-    if scope == "image" and image is None:
-        raise ValueError('scope="image" needs image, int64 [A]: which image each row of logits is from')
-    values = logits.detach()
-    if values.dtype not in (torch.float32, torch.float64):
-        values = values.float()
-    flat = values.contiguous().view(-1)
+    samples = read_samples(
+        logits, labels, quality, image, needs_quality=quality is not None, needs_image=scope == "image"
+    )
+    flat = samples.logits.detach().contiguous().view(-1)
+    if scope == "image":
+        assert image is not None
+        return _by_image(flat, logits.shape[1], labels, quality, image)
     rows = (labels != logits.shape[1]).nonzero().squeeze(1)
-    kinds = labels[rows].long()
-    report_logits(logits)
-    report_labels(labels, logits.shape[1])
-    if quality is not None:
-        report_quality(quality.detach(), rows[kinds >= 0])
-    if scope != "image":
-        return [_group(flat, logits.shape[1], rows, kinds, quality)] if bool((kinds >= 0).any()) else []
-    assert image is not None
-    return _by_image(flat, logits.shape[1], labels, quality, image)
+    return [_group(flat, logits.shape[1], rows, labels[rows].long(), quality)] if len(samples.rows) else []
 
 
 def _group(flat: Tensor, classes: int, rows: Tensor, kinds: Tensor, quality: Tensor | None, start: int = 0) -> Group:

@@ -1,71 +1,136 @@
-"""Checks of what a loss is called with: which argument is wrong, where, and what to do about it."""
+"""Reading what a loss is called with: checks with clear errors, and where the positives are."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+#: An IoU may leave [0, 1] by so much without being an error: it is clamped.
+ROUNDING = 1e-4
 
-def check_shapes(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> None:
-    """Raise a ValueError if shapes or types don't fit together. Looks at no values, so it is free."""
-    if logits.dim() != 2:
-        raise ValueError(f"logits must be [A, C], one row an anchor and one column a class, got {_shape(logits)}")
-    if not logits.is_floating_point():
-        raise ValueError(f"logits must be floating point, got {logits.dtype}")
-    if logits.shape[1] == 0:
-        raise ValueError("logits must have at least one column, got [A, 0]")
-    for name, tensor in (("labels", labels), ("quality", quality), ("image", image)):
-        if tensor is None:
-            continue
-        if tensor.shape != logits.shape[:1]:
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a batch after the checks.
+
+    Attributes:
+        logits: At least float32, attached to the graph, [A, C].
+        labels: int64 [A].
+        rows: The rows of the P positives, rising, int64 [P].
+        classes: Each positive's class, int64 [P].
+        quality: Each positive's quality, detached, in the logits' type, [P]; None if the loss reads none.
+        image: Which image each row is from, int64 [A], or None.
+        has_ignored: Whether any row is ignored.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    rows: Tensor
+    classes: Tensor
+    quality: Tensor | None
+    image: Tensor | None
+    has_ignored: bool
+
+
+def read_samples(
+    logits: Tensor,
+    labels: Tensor,
+    quality: Tensor | None = None,
+    image: Tensor | None = None,
+    *,
+    needs_quality: bool = False,
+    needs_image: bool = False,
+) -> Samples:
+    """Check the arguments of a loss's call and find the positives.
+
+    Args:
+        logits: Float [A, C]; half precision is taken up to float32.
+        labels: Integers [A], 0 to C - 1 a positive's class, C background, -1 ignored.
+        quality: Float [A] within [0, 1] at positives; other rows are not looked at.
+        image: Integers [A].
+        needs_quality: Whether the loss reads the quality; if not, it is left unchecked.
+        needs_image: Whether the loss reads the image indices; if not, they are left unchecked.
+
+    Raises:
+        ValueError: If an argument is missing, of the wrong shape or type, out of range, NaN or infinite.
+    """
+    if logits.ndim != 2 or logits.shape[1] == 0 or not logits.is_floating_point():
+        raise ValueError(
+            f"logits must be floating point of shape [samples, classes], got {logits.dtype} {list(logits.shape)}"
+        )
+    count, classes = logits.shape
+    _check_rows("labels", labels, count, integer=True)
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    has_ignored = False
+    if count:
+        low, high = torch.aminmax(logits.detach())
+        lowest, highest = torch.aminmax(labels)
+        # One copy to the host answers all questions about the values; NaN comes through aminmax.
+        values = torch.stack([low.double(), high.double(), lowest.double(), highest.double()]).tolist()
+        if not (values[0] > -torch.inf and values[1] < torch.inf):
+            raise ValueError(_bad_numbers("logits", logits.detach()))
+        if values[2] < -1 or values[3] > classes:
+            wrong = (labels < -1) | (labels > classes)
+            first = int(wrong.nonzero()[0])
             raise ValueError(
-                f"{name} must be [A] = [{logits.shape[0]}], one entry for each row of logits {_shape(logits)}, "
-                f"got {_shape(tensor)}"
+                f"labels must be -1 (ignored) to {classes} (background, the number of classes); {int(wrong.sum())} of "
+                f"{count} are not, the first is {int(labels[first])} in row {first}"
             )
-        if tensor.device != logits.device:
-            raise ValueError(f"{name} is on {tensor.device}, logits on {logits.device}: move one to the other's device")
-    for name, tensor in (("labels", labels), ("image", image)):
-        if tensor is not None and (tensor.is_floating_point() or tensor.dtype == torch.bool):
-            raise ValueError(f"{name} must be integers, got {tensor.dtype}")
-    if quality is not None and not quality.is_floating_point():
-        raise ValueError(f"quality must be floating point, got {quality.dtype}")
+        has_ignored = values[2] < 0
+    rows = ((labels >= 0) & (labels < classes)).nonzero().squeeze(1)
+    if needs_image:
+        if image is None:
+            raise ValueError('scope="image" needs the argument image: which image each row is from, int64 [samples]')
+        _check_rows("image", image, count, integer=True)
+    return Samples(
+        logits=logits,
+        labels=labels,
+        rows=rows,
+        classes=labels[rows].long(),
+        quality=_positive_quality(quality, rows, count, logits.dtype) if needs_quality else None,
+        image=image if needs_image else None,
+        has_ignored=has_ignored,
+    )
 
 
-def report_logits(logits: Tensor) -> None:
-    """Raise a ValueError that says where ``logits`` [A, C] are not finite, if they are not."""
-    bad = ~logits.isfinite()
-    if number := int(bad.sum()):
-        row, column = (int(i) for i in bad.nonzero()[0])
+def _positive_quality(quality: Tensor | None, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    if quality is None:
         raise ValueError(
-            f"logits: {number} of {bad.numel()} are NaN or infinite, the first at [{row}, {column}] "
-            f"({float(logits[row, column])}): look for a diverged step (lower the learning rate, clip gradients)"
+            "this loss needs the argument quality: the IoU of each positive's predicted box with its ground truth, "
+            "float [samples]"
+        )
+    _check_rows("quality", quality, count, integer=False)
+    picked = quality.detach()[rows].to(dtype)
+    if len(picked):
+        within = (picked >= -ROUNDING) & (picked <= 1 + ROUNDING)
+        if not bool(within.all()):
+            if not bool(torch.isfinite(picked).all()):
+                raise ValueError(_bad_numbers("quality at positives", picked))
+            first = int((~within).nonzero()[0])
+            raise ValueError(
+                f"quality must be within [0, 1] at positives; {int((~within).sum())} of {len(picked)} are not, "
+                f"the first is {float(picked[first]):g} in row {int(rows[first])}"
+            )
+    return picked.clamp(0, 1)
+
+
+def _check_rows(name: str, value: Tensor, count: int, integer: bool) -> None:
+    kind = "integers" if integer else "floating point"
+    right = not (value.is_floating_point() or value.dtype == torch.bool) if integer else value.is_floating_point()
+    if value.shape != (count,) or not right:
+        raise ValueError(
+            f"{name} must be {kind} of shape [{count}], one for each row of logits, got {value.dtype} "
+            f"{list(value.shape)}"
         )
 
 
-def report_labels(labels: Tensor, classes: int) -> None:
-    """Raise a ValueError that says where ``labels`` [A] are out of range, if they are."""
-    bad = (labels < -1) | (labels > classes)
-    if number := int(bad.sum()):
-        row = int(bad.nonzero()[0])
-        raise ValueError(
-            f"labels: {number} of {labels.numel()} are outside -1..{classes}, the first is {int(labels[row])} at row "
-            f"{row}: logits have {classes} columns, so 0..{classes - 1} is a class, {classes} background, -1 ignored"
-        )
-
-
-def report_quality(quality: Tensor, rows: Tensor) -> None:
-    """Raise a ValueError that says where ``quality`` [A] is no IoU at the positive ``rows`` [P], if it is not."""
-    at = quality[rows]
-    bad = ~((at >= 0) & (at <= 1))
-    if number := int(bad.sum()):
-        row = int(rows[bad][0])
-        nan = int(at.isnan().sum())
-        raise ValueError(
-            f"quality: {number} of {rows.numel()} positives have a value outside [0, 1] ({nan} of them NaN), the first "
-            f"is {float(quality[row])} at row {row}: give the IoU of each positive's predicted box with its ground "
-            "truth, clamped to [0, 1]"
-        )
-
-
-def _shape(tensor: Tensor) -> str:
-    return str(list(tensor.shape))
+def _bad_numbers(name: str, value: Tensor) -> str:
+    nan, infinite = int(value.isnan().sum()), int(value.isinf().sum())
+    first = (~value.isfinite()).nonzero()[0].tolist()
+    return (
+        f"{name}: {nan} of {value.numel()} values are NaN and {infinite} infinite, the first at index {first}. Lower "
+        "the learning rate, clip the gradients or look for the layer that overflows"
+    )
