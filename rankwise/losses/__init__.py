@@ -1,22 +1,39 @@
 """Losses over the class logits of dense detectors, all with one call: ``loss(logits, labels, quality, image)``."""
 
+from rankwise.losses.ap import APLoss
+from rankwise.losses.ape import APELoss
+from rankwise.losses.balances import Rank, ValidNegatives
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes
 from rankwise.losses.dr import DRLoss
 from rankwise.losses.focal import FocalLoss
 from rankwise.losses.generalized_focal import GeneralizedFocalLoss
 from rankwise.losses.ghm import GHMLoss
+from rankwise.losses.pairs import AdaptivePairs, PositiveVsNegative
+from rankwise.losses.pairwise_error import PairwiseError
+from rankwise.losses.pe import PELoss
 from rankwise.losses.quality_focal import QualityFocalLoss
 from rankwise.losses.varifocal import VarifocalLoss
+from rankwise.pairsums import Sigmoid, SigmoidCrossEntropy, Step
 
 __all__ = [
+    "APELoss",
+    "APLoss",
+    "AdaptivePairs",
     "DRLoss",
     "FocalLoss",
     "GHMLoss",
     "GeneralizedFocalLoss",
-    "FocalLoss",
     "Loss",
     "Outcome",
+    "PELoss",
+    "PairwiseError",
     "PositiveBoxes",
+    "PositiveVsNegative",
     "QualityFocalLoss",
+    "Rank",
+    "Sigmoid",
+    "SigmoidCrossEntropy",
+    "Step",
+    "ValidNegatives",
     "VarifocalLoss",
 ]
