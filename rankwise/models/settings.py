@@ -1,4 +1,4 @@
-"""All that can be chosen about a detector, as plain values: for recipes, for the command line, for the file of weights."""
+"""All that can be chosen about a detector, as plain values: for recipes, command line and the file of weights."""
 
 from __future__ import annotations
 

@@ -1,0 +1,88 @@
+"""Anchors: the same few boxes around every location of every level."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankwise.models.settings import AnchorSettings
+
+Sizes = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class AnchorGrid:
+    """The anchors of an image size, finest level first, in a level row by row, at a location scale by scale.
+
+    Attributes:
+        boxes: xyxy in pixels, [A, 4].
+        strides: The stride of each anchor's level, [A].
+        level_sizes: How many anchors each level has.
+    """
+
+    boxes: Tensor
+    strides: Tensor
+    level_sizes: tuple[int, ...]
+
+
+def cell_anchors(settings: AnchorSettings) -> Tensor:
+    """The anchors of one location of stride 1, xyxy around the origin, float64 [k, 4]: scale by scale."""
+    scales = torch.tensor(settings.scales, dtype=torch.float64)[:, None]
+    roots = torch.tensor(settings.ratios, dtype=torch.float64).sqrt()[None]
+    half = torch.stack([scales / roots, scales * roots], dim=-1).flatten(0, 1) * (settings.base / 2)
+    return torch.cat([-half, half], dim=1)
+
+
+class Anchors:
+    """Makes the anchors for feature maps of given sizes; asked again for the same sizes it returns the same tensors.
+
+    Location (i, j) of a level has its centre at ((j + 0.5) · stride, (i + 0.5) · stride).
+
+    Args:
+        settings: Their shapes.
+        strides: The stride of every level, finest first.
+    """
+
+    # Multi-scale training sees a few dozen sizes; beyond that the oldest is made anew.
+    _REMEMBERED = 64
+
+    def __init__(self, settings: AnchorSettings, strides: Sequence[int]) -> None:
+        self.settings = settings
+        self.strides = tuple(strides)
+        self._made: OrderedDict[tuple[tuple[tuple[int, int], ...], torch.device], AnchorGrid] = OrderedDict()
+
+    def __call__(self, sizes: Sizes, device: torch.device) -> AnchorGrid:
+        """The anchors for levels of these (height, width)."""
+        if torch.compiler.is_compiling():  # sizes are symbols then, and must not become keys
+            return self.make(sizes, device)
+        key = (tuple(sizes), device)
+        if key not in self._made:
+            self._made[key] = self.make(sizes, device)
+            if len(self._made) > self._REMEMBERED:
+                self._made.popitem(last=False)
+        return self._made[key]
+
+    def make(self, sizes: Sizes, device: torch.device) -> AnchorGrid:
+        """The same, always made anew."""
+        cell = cell_anchors(self.settings).to(device, torch.float32)
+        boxes, strides = [], []
+        for stride, (height, width) in zip(self.strides, sizes, strict=True):
+            ys = (torch.arange(height, device=device, dtype=torch.float32) + 0.5) * stride
+            xs = (torch.arange(width, device=device, dtype=torch.float32) + 0.5) * stride
+            grid_y, grid_x = torch.meshgrid(ys, xs, indexing="ij")
+            centres = torch.stack([grid_x, grid_y, grid_x, grid_y], dim=-1).reshape(-1, 1, 4)
+            level = (centres + cell * stride).reshape(-1, 4)
+            boxes.append(level)
+            strides.append(torch.full_like(level[:, 0], stride))
+        level_sizes = tuple(height * width * len(cell) for height, width in sizes)
+        return AnchorGrid(torch.cat(boxes), torch.cat(strides), level_sizes)
+
+    def __deepcopy__(self, memo: dict) -> Anchors:
+        return Anchors(self.settings, self.strides)  # a copied detector need not carry the made ones
+
+    def __getstate__(self) -> dict:
+        return {"settings": self.settings, "strides": self.strides, "_made": OrderedDict()}

@@ -1,0 +1,181 @@
+"""Backbones: timm's networks, giving features of the strides that the pyramid wants."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import timm
+import torch
+from torch import Tensor, nn
+
+from rankwise.models.deformable import make_deformable
+from rankwise.models.plain import ModelError
+from rankwise.models.settings import BackboneSettings
+
+log = logging.getLogger(__name__)
+
+
+class Backbone(nn.Module):
+    """A network of timm that returns its features of the chosen strides.
+
+    Args:
+        settings: Which network, and what of it is trained.
+
+    Attributes:
+        channels: Channels of the features, finest first.
+        strides: Strides of the features, finest first.
+    """
+
+    def __init__(self, settings: BackboneSettings) -> None:
+        super().__init__()
+        net = _create(settings)
+        reductions = net.feature_info.reduction()
+        missing = [stride for stride in settings.strides if stride not in reductions]
+        if missing:
+            offered = ", ".join(map(str, sorted(set(reductions))))
+            raise ModelError(
+                f"backbone {settings.name} has no feature of stride {missing[0]}: backbone.strides may be of {offered}"
+            )
+        # Of several features with one stride the last knows most.
+        chosen = [len(reductions) - 1 - reductions[::-1].index(stride) for stride in settings.strides]
+        if chosen[-1] < len(reductions) - 1:  # leave out what nobody would read, or its weights would never be trained
+            net = _create(settings, out_indices=tuple(range(chosen[-1] + 1)))
+        if isinstance(settings.pretrained, str):
+            load_weights(net, Path(settings.pretrained), settings)
+        make_deformable(net, settings.deformable_stages)
+        self.net = net
+        self.channels = tuple(net.feature_info.channels()[index] for index in chosen)
+        self.strides = settings.strides
+        self._chosen = chosen
+        self._channels_last_output = str(getattr(net, "output_fmt", "NCHW")).endswith("NHWC")
+        self._still: list[nn.Module] = []  # norms that training does not move
+        self._freeze(settings)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Features [B, channels, H / stride, W / stride], finest first, of normalised images [B, 3, H, W]."""
+        features = self.net(images)
+        features = [features[index] for index in self._chosen]
+        return [feature.permute(0, 3, 1, 2) for feature in features] if self._channels_last_output else features
+
+    def train(self, mode: bool = True) -> Backbone:
+        super().train(mode)
+        for norm in self._still:
+            norm.eval()
+        return self
+
+    def _freeze(self, settings: BackboneSettings) -> None:
+        if settings.frozen_stages:
+            for parameter in self._before(settings):
+                parameter.requires_grad_(False)
+        for module in self.net.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                own = list(module.parameters(recurse=False))
+                if settings.frozen_norm:
+                    for parameter in own:
+                        parameter.requires_grad_(False)
+                if own and not any(parameter.requires_grad for parameter in own):
+                    self._still.append(module)
+        self.train(self.training)
+
+    def _before(self, settings: BackboneSettings) -> list[nn.Parameter]:
+        """The parameters that the first ``frozen_stages`` features depend on: autograd knows, whatever the network."""
+        wanted = settings.frozen_stages
+        parameters = list(self.net.parameters())
+        training = self.net.training
+        with torch.enable_grad():
+            features = self.net.eval()(torch.zeros(1, 3, 64, 64))
+        self.net.train(training)
+        if wanted > len(features):
+            raise ModelError(
+                f"backbone.frozen_stages is {wanted}, but {settings.name} has {len(features)} stages up to stride "
+                f"{settings.strides[-1]}"
+            )
+        total = sum(feature.sum() for feature in features[:wanted])
+        used = torch.autograd.grad(total, parameters, allow_unused=True)
+        return [parameter for parameter, grad in zip(parameters, used, strict=True) if grad is not None]
+
+
+def _create(settings: BackboneSettings, **more: Any) -> Any:
+    arguments = {"pretrained": settings.pretrained is True, "features_only": True, **settings.args, **more}
+    if settings.name not in timm.list_models() and "/" not in settings.name and "." not in settings.name:
+        close = timm.list_models(f"*{settings.name}*")[:5]
+        hint = f"did you mean {', '.join(close)}?" if close else "timm.list_models() names all"
+        raise ModelError(f"timm has no backbone {settings.name!r}: {hint}")
+    try:
+        return timm.create_model(settings.name, **arguments)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        advice = ""
+        if settings.pretrained is True:
+            advice = (
+                ". If this machine is offline, fetch the weights elsewhere and give the file: "
+                "backbone.pretrained: path/to/weights.safetensors"
+            )
+        raise ModelError(f"backbone {settings.name} could not be made by timm: {reason}{advice}") from error
+
+
+def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None:
+    """Loads a backbone's weights from a file, of timm's ``features_only`` layout or of the whole classification model.
+
+    Args:
+        net: The network of timm.
+        path: A .safetensors file, or a .pth/.pt/.bin of torch, of which only tensors are loaded.
+        settings: What the network was made from.
+
+    Raises:
+        ModelError: If the file cannot be read or does not fit; it names some of what is missing or too much.
+    """
+    found = _read_tensors(path)
+    own = net.state_dict()
+    # features_only joins the first two names of a sequence of stages: stages.0.x becomes stages_0.x
+    renamed = {name if name in own else name.replace(".", "_", 1): tensor for name, tensor in found.items()}
+    missing = [name for name in own if name not in renamed and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in renamed if name not in own]
+    if unexpected:  # the classifier, and stages that are not used
+        whole = timm.create_model(settings.name, **settings.args).state_dict()
+        unexpected = [name for name in found if (name.replace(".", "_", 1) not in own and name not in whole | own)]
+    shapes = [
+        f"{name} is {tuple(renamed[name].shape)} in the file and {tuple(tensor.shape)} in the network"
+        for name, tensor in own.items()
+        if name in renamed and renamed[name].shape != tensor.shape
+    ]
+    faults = [
+        f"{len(names)} {what}, such as {'; '.join(names[:3])}"
+        for what, names in (("missing", missing), ("unknown", unexpected), ("of another shape", shapes))
+        if names
+    ]
+    if faults:
+        raise ModelError(
+            f"{path} does not fit backbone {settings.name}: of its weights {', '.join(faults)}. "
+            "Set backbone.name and backbone.args to what the file was made with."
+        )
+    net.load_state_dict({name: renamed[name] for name in own if name in renamed}, strict=False)
+    log.info("%s: %d tensors loaded into %s, %d not needed", path, len(own), settings.name, len(found) - len(own))
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ModelError(f"{path}: there is no such file of backbone weights")
+    if path.suffix == ".safetensors":
+        try:
+            return safetensors.torch.load_file(path)
+        except (safetensors.SafetensorError, OSError) as error:
+            raise ModelError(f"{path} is no readable safetensors file: {error}") from error
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(f"{path} holds more than tensors or is damaged, nothing of it was run: {reason}") from error
+    while isinstance(content, dict) and not all(isinstance(value, Tensor) for value in content.values()):
+        inner = next((content[key] for key in ("state_dict", "model", "net") if key in content), None)
+        if not isinstance(inner, dict):
+            break
+        content = inner
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ModelError(f"{path} holds no weights: expected names with tensors")
+    return content

@@ -1,0 +1,76 @@
+"""Deformable convolution v2 (https://arxiv.org/abs/1811.11168) in place of a backbone's plain convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import deform_conv2d
+
+from rankwise.models.plain import ModelError
+
+
+class DeformableConv2d(nn.Module):
+    """A convolution that learns where to look and how much each place counts.
+
+    It takes over weight and bias of the convolution it is made from, and until trained gives the same output: the
+    offsets begin at 0 and the weights of the places (2 · sigmoid) at 1, so pretrained weights keep their meaning.
+
+    Args:
+        convolution: The plain convolution it replaces.
+    """
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight = convolution.weight
+        self.bias = convolution.bias
+        self.stride = convolution.stride
+        self.padding = convolution.padding
+        self.dilation = convolution.dilation
+        self.taps = convolution.kernel_size[0] * convolution.kernel_size[1]
+        self.offset = nn.Conv2d(
+            convolution.in_channels,
+            3 * self.taps,
+            convolution.kernel_size,  # type: ignore[arg-type]  # torch declares these as tuples of any length
+            convolution.stride,  # type: ignore[arg-type]
+            convolution.padding,  # type: ignore[arg-type]
+            convolution.dilation,  # type: ignore[arg-type]
+        )
+        nn.init.zeros_(self.offset.weight)
+        assert self.offset.bias is not None
+        nn.init.zeros_(self.offset.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        # The operator has no kernels of mixed precision, and offsets need more than 8 bits.
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(self.weight.dtype)
+            where = self.offset(features)
+            offsets, mask = where[:, : 2 * self.taps], 2 * where[:, 2 * self.taps :].sigmoid()
+            return deform_conv2d(
+                features, offsets, self.weight, self.bias, self.stride, self.padding, self.dilation, mask
+            )
+
+
+def make_deformable(backbone: nn.Module, stages: Sequence[int]) -> None:
+    """Replaces the 3x3 convolutions of some stages of a ResNet, ResNeXt or Res2Net of timm.
+
+    Args:
+        backbone: The network, changed in place.
+        stages: 2 to 5; stage s has stride 2 to the s.
+
+    Raises:
+        ModelError: If the backbone has no such stages.
+    """
+    for stage in stages:
+        name = f"layer{stage - 1}"
+        layers = getattr(backbone, name, None)
+        if layers is None:
+            raise ModelError(
+                f"backbone.deformable_stages has {stage}, but this backbone has no {name}: deformable convolution is "
+                f"for stages 2 to 5 of timm's ResNet family (resnet…, resnext…, res2net…)"
+            )
+        for parent in list(layers.modules()):
+            for key, child in list(parent.named_children()):
+                if isinstance(child, nn.Conv2d) and child.kernel_size == (3, 3):
+                    setattr(parent, key, DeformableConv2d(child))

@@ -1,0 +1,190 @@
+"""The detector: backbone, pyramid and head in one, from images to predictions and from predictions to detections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rankwise.models import weights
+from rankwise.models.anchors import Anchors, cell_anchors
+from rankwise.models.backbone import Backbone
+from rankwise.models.boxes import IntegralCoder, box_coder
+from rankwise.models.head import Head
+from rankwise.models.images import as_image, resize_for_input, sizes_of, stack_images
+from rankwise.models.neck import FeaturePyramid
+from rankwise.models.plain import ModelError
+from rankwise.models.postprocess import Sizes, postprocess
+from rankwise.models.settings import DetectorSettings
+from rankwise.structures import Detections, Predictions
+
+
+class Detector(nn.Module):
+    """A dense one-stage detector. RetinaNet, FCOS and ATSS are settings of it.
+
+    Args:
+        settings: All its parts.
+        classes: Names of the classes, in the order of their labels.
+
+    Attributes:
+        thresholds: Score above which ``predict`` reports a class, by its name, if evaluation has found them.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, settings: DetectorSettings, classes: Sequence[str]) -> None:
+        super().__init__()
+        if not classes:
+            raise ModelError("a detector needs at least one class")
+        if len(set(classes)) < len(classes):
+            twice = sorted({name for name in classes if list(classes).count(name) > 1})
+            raise ModelError(f"class names must differ: {', '.join(twice)} is there twice")
+        self.settings = settings
+        self.classes = list(classes)
+        self.thresholds: dict[str, float] | None = None
+        self.backbone = Backbone(settings.backbone)
+        self.neck = FeaturePyramid(settings.neck, self.backbone.channels, self.backbone.strides)
+        self.anchors = Anchors(settings.anchors, self.neck.strides)
+        self.coder = box_coder(settings.head)
+        self.head = Head(
+            settings.head, settings.neck.channels, len(self.neck.strides), len(self.classes), self._first_codes()
+        )
+        # Not saved with the weights: they are in the settings.
+        self.register_buffer("mean", torch.tensor(settings.input.mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(settings.input.std)[:, None, None], persistent=False)
+
+    def forward(self, images: Tensor) -> Predictions:
+        """Logits and boxes of all anchors, for images [B, 3, H, W] of bytes, or of floats from 0 to 1.
+
+        Any size will do: sides that are no multiple of ``input.divisor`` are padded inside, at right and bottom.
+        """
+        levels = self.neck(self.backbone(self._prepare(images)))
+        logits, codes = self.head(levels)
+        grid = self.anchors([(level.shape[-2], level.shape[-1]) for level in levels], logits.device)
+        # Autocast would take products of coordinates to half precision.
+        with torch.autocast(logits.device.type, enabled=False):
+            boxes = self.coder.decode(codes, grid.boxes, grid.strides)
+        if isinstance(self.coder, IntegralCoder):
+            distribution = codes.unflatten(-1, (4, self.coder.bins + 1))
+            return Predictions(logits, boxes, grid.boxes, grid.level_sizes, distribution, grid.strides)
+        return Predictions(logits, boxes, grid.boxes, grid.level_sizes)
+
+    def postprocess(self, predictions: Predictions, sizes: Sizes, original_sizes: Sizes) -> list[Detections]:
+        """Detections of each image, best first, in pixels of the original images.
+
+        Args:
+            predictions: What ``forward`` gave.
+            sizes: (height, width) of each image as it was given to ``forward``, without padding.
+            original_sizes: (height, width) of each image before it was resized.
+        """
+        return postprocess(predictions, sizes, original_sizes, self.settings.postprocess)
+
+    @overload
+    def predict(self, images: list[Any], threshold: float | None = None, batch_size: int = 1) -> list[Detections]: ...
+
+    @overload
+    def predict(self, images: Any, threshold: float | None = None, batch_size: int = 1) -> Detections: ...
+
+    @torch.inference_mode()
+    def predict(self, images: Any, threshold: float | None = None, batch_size: int = 1) -> Any:
+        """Finds objects: ``{"boxes": [N, 4] xyxy, "scores": [N], "labels": [N]}``, best first, in the image's pixels.
+
+        ``detector.classes[label]`` is the name of a label.
+
+        Args:
+            images: The path of an image file, a PIL image, an array [H, W, 3] of bytes or a tensor [3, H, W] of bytes
+                or of floats from 0 to 1; or a list of such, which is answered by a list.
+            threshold: Leave out detections with a lower score. If not given, each class has the threshold that
+                evaluation found best for it; a detector that was never evaluated has ``postprocess.score_threshold``.
+            batch_size: How many images of a list go through the network at once. Images of a batch are padded to one
+                size, which may change results a little.
+        """
+        several = isinstance(images, list | tuple)
+        items = list(images) if several else [images]
+        limits = self._limits(threshold)
+        settings = self.settings.postprocess
+        # Boxes below the threshold still take part in voting, as they did when the detector was evaluated.
+        settings = replace(settings, score_threshold=min([settings.score_threshold, *limits]))
+        device = self.mean.device
+        at_least = torch.tensor(limits, device=device)
+        results: list[Detections] = []
+        training = self.training
+        self.eval()
+        try:
+            for first in range(0, len(items), batch_size):
+                originals = [as_image(item) for item in items[first : first + batch_size]]
+                resized = [resize_for_input(image.to(device), self.settings.input) for image in originals]
+                predictions = self(stack_images(resized, self.settings.input))
+                for found in postprocess(predictions, sizes_of(resized), sizes_of(originals), settings):
+                    keep = found["scores"] >= at_least[found["labels"]]
+                    results.append({name: values[keep] for name, values in found.items()})
+        finally:
+            self.train(training)
+        return results if several else results[0]
+
+    def save(self, path: str | PathLike[str], **extra: Any) -> None:
+        """Writes weights, settings and classes to one .safetensors file.
+
+        Args:
+            path: Where to.
+            **extra: More to keep with them, plain values: such as the epoch and its AP.
+        """
+        weights.write(Path(path), self.state_dict(), self.settings, self.classes, extra)
+
+    @classmethod
+    def load(cls, run: str | PathLike[str], device: str | torch.device = "cpu") -> Detector:
+        """A detector from the folder of a run or from a file that ``save`` wrote, ready to predict.
+
+        Nothing in the file is run as code. Thresholds are taken from the run's ``eval.json``, if there is one.
+
+        Args:
+            run: The folder, of which best.safetensors or else last.safetensors is taken, or the file.
+            device: Where it shall work.
+
+        Raises:
+            ModelError: If there is no such file or it is none of a detector.
+        """
+        path = weights.find(Path(run))
+        content = weights.read(path)
+        # The file holds the backbone's weights; where they first came from is of no concern now.
+        backbone = replace(content.settings.backbone, pretrained=False)
+        detector = cls(replace(content.settings, backbone=backbone), content.classes)
+        weights.fill(detector, content.tensors, path)
+        detector.thresholds = weights.read_thresholds(path.parent, content.classes)
+        return detector.to(device).eval()
+
+    def _prepare(self, images: Tensor) -> Tensor:
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise ModelError(f"images must have the shape [batch, 3, height, width], not {list(images.shape)}")
+        if images.dtype == torch.uint8:
+            normal = (images - 255 * self.mean) / (255 * self.std)
+        elif images.is_floating_point():
+            normal = (images - self.mean) / self.std
+        else:
+            raise ModelError(f"images must be uint8, or float from 0 to 1, not {images.dtype}")
+        divisor = self.settings.input.divisor
+        right, bottom = -images.shape[3] % divisor, -images.shape[2] % divisor
+        return functional.pad(normal, (0, right, 0, bottom)) if right or bottom else normal
+
+    def _first_codes(self) -> Tensor:
+        """What the head shall say before training: each box its anchor; for distributions all bins alike."""
+        cell = cell_anchors(self.settings.anchors)
+        if isinstance(self.coder, IntegralCoder):
+            return torch.zeros(len(cell), self.coder.size)
+        return self.coder.encode(cell, cell, torch.ones_like(cell[:, 0]))
+
+    def _limits(self, threshold: float | None) -> list[float]:
+        if threshold is not None:
+            if not 0 <= threshold <= 1:
+                raise ModelError(f"threshold is {threshold}: scores are from 0 to 1")
+            return [threshold] * len(self.classes)
+        if self.thresholds is None:
+            return [self.settings.postprocess.score_threshold] * len(self.classes)
+        return [self.thresholds[name] for name in self.classes]

@@ -1,0 +1,112 @@
+"""Images on their way into a detector: read, resized as the settings say, padded to a batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms.v2.functional import resize
+
+from rankwise.models.plain import ModelError
+from rankwise.models.settings import InputSettings
+
+
+def input_size(height: int, width: int, settings: InputSettings) -> tuple[int, int]:
+    """Height and width that an image of this size is resized to.
+
+    Args:
+        height: Of the original image.
+        width: Of the original image.
+        settings: The detector's.
+    """
+    short, long = settings.short_side, settings.max_side
+    if not settings.keep_ratio:
+        return (short, long) if height <= width else (long, short)
+    scale = min(short / min(height, width), long / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def resize_for_input(image: Tensor, settings: InputSettings) -> Tensor:
+    """An image in the size that the detector is evaluated at.
+
+    Args:
+        image: uint8 [3, H, W].
+        settings: The detector's.
+    """
+    size = input_size(image.shape[-2], image.shape[-1], settings)
+    if size == tuple(image.shape[-2:]):
+        return image
+    return resize(image, list(size), interpolation=InterpolationMode.BILINEAR, antialias=True)
+
+
+def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
+    """One batch of images of different size, uint8 [B, 3, H, W], padded with the mean colour at right and bottom.
+
+    Args:
+        images: uint8 [3, H, W] each.
+        settings: The detector's: mean colour, and the divisor of height and width.
+    """
+    height, width = (
+        -(-max(image.shape[side] for image in images) // settings.divisor) * settings.divisor for side in (1, 2)
+    )
+    colour = (torch.tensor(settings.mean) * 255).round().to(torch.uint8)
+    batch = colour[None, :, None, None].repeat(len(images), 1, height, width)
+    for place, image in zip(batch, images, strict=True):
+        place[:, : image.shape[1], : image.shape[2]] = image
+    return batch
+
+
+def sizes_of(images: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """(height, width) of each image [3, H, W]."""
+    return [(image.shape[-2], image.shape[-1]) for image in images]
+
+
+def as_image(image: Any) -> Tensor:
+    """An image of any usual kind as uint8 [3, H, W].
+
+    Args:
+        image: The path of a file, a PIL image, an array [H, W, 3] or [H, W] of bytes, or a tensor [3, H, W] of bytes or
+            of floats from 0 to 1.
+
+    Raises:
+        ModelError: If it is none of these.
+        DataError: If the file cannot be read.
+    """
+    if isinstance(image, str | os.PathLike):
+        from rankwise.data.images import read_image  # the data room knows this one's settings
+
+        return read_image(image)
+    if isinstance(image, Image.Image):
+        image = np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    if isinstance(image, np.ndarray):
+        if image.ndim == 2:
+            image = np.repeat(image[..., None], 3, axis=2)
+        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+            raise ModelError(
+                f"an image array must be uint8 of shape [height, width, 3] (RGB) or [height, width], not {image.dtype} "
+                f"of shape {list(image.shape)}"
+            )
+        image = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
+    if not isinstance(image, Tensor):
+        raise ModelError(f"an image must be a path, a PIL image, a NumPy array or a tensor, not {type(image).__name__}")
+    if image.ndim != 3 or image.shape[0] != 3:
+        raise ModelError(f"an image tensor must have the shape [3, height, width], not {list(image.shape)}")
+    if 0 in image.shape:
+        raise ModelError(f"the image has no pixels: its height and width are {list(image.shape[1:])}")
+    if image.is_floating_point():
+        low, high = float(image.min()), float(image.max())
+        if not (low >= 0 and high <= 1):
+            raise ModelError(
+                f"a float image tensor must have values from 0 to 1, this one has {low:g} to {high:g}: divide by 255, "
+                "convert it to uint8, or leave out your own normalisation"
+            )
+        return (image * 255).round().to(torch.uint8)
+    if image.dtype != torch.uint8:
+        raise ModelError(f"an image tensor must be uint8 or float, not {image.dtype}")
+    return image

@@ -1,0 +1,56 @@
+"""The feature pyramid (https://arxiv.org/abs/1612.03144), with coarser levels on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rankwise.models.layers import normalisation
+from rankwise.models.settings import NeckSettings
+
+
+class FeaturePyramid(nn.Module):
+    """Gives every level the same channels and what the coarser levels know.
+
+    Args:
+        settings: What kind of pyramid.
+        in_channels: Channels of the backbone's features, finest first.
+        in_strides: Their strides.
+    """
+
+    def __init__(self, settings: NeckSettings, in_channels: Sequence[int], in_strides: Sequence[int]) -> None:
+        super().__init__()
+        channels = settings.channels
+        # A bias before a normalisation would be subtracted again.
+        bias = settings.norm == "none"
+
+        def block(inputs: int, kernel: int, stride: int = 1) -> nn.Module:
+            convolution = nn.Conv2d(inputs, channels, kernel, stride, kernel // 2, bias=bias)
+            nn.init.kaiming_uniform_(convolution.weight, a=1)
+            if convolution.bias is not None:
+                nn.init.zeros_(convolution.bias)
+            return convolution if bias else nn.Sequential(convolution, normalisation(settings.norm, channels))
+
+        self.lateral = nn.ModuleList(block(inputs, 1) for inputs in in_channels)
+        self.output = nn.ModuleList(block(channels, 3) for _ in in_channels)
+        first = in_channels[-1] if settings.extra_from == "c5" else channels
+        self.extra = nn.ModuleList(
+            block(channels if index else first, 3, stride=2) for index in range(settings.extra_levels)
+        )
+        self.extra_from_backbone = settings.extra_from == "c5"
+        self.strides = (*in_strides, *(in_strides[-1] * 2 ** (index + 1) for index in range(settings.extra_levels)))
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """The levels, finest first, from the backbone's features, finest first."""
+        merged = [lateral(feature) for lateral, feature in zip(self.lateral, features, strict=True)]
+        for index in range(len(merged) - 2, -1, -1):
+            size = merged[index].shape[-2:]  # a factor of 2 would miss by one at odd sizes
+            merged[index] = merged[index] + functional.interpolate(merged[index + 1], size=size, mode="nearest")
+        levels = [output(level) for output, level in zip(self.output, merged, strict=True)]
+        top = features[-1] if self.extra_from_backbone else levels[-1]
+        for index, extra in enumerate(self.extra):
+            top = extra(functional.relu(top) if index else top)
+            levels.append(top)
+        return levels

@@ -1,0 +1,145 @@
+"""A detector on disk: weights, settings and classes in one safetensors file, which runs no code when it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from rankwise.models.plain import ModelError
+from rankwise.models.settings import DetectorSettings
+
+#: Under this name the metadata holds settings, classes and extras as JSON; safetensors takes texts only.
+_KEY = "rankwise"
+_CHOICES = ("best.safetensors", "last.safetensors")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What such a file holds.
+
+    Attributes:
+        tensors: The weights by name.
+        settings: The detector's settings.
+        classes: Names of its classes.
+        extra: What else was saved.
+    """
+
+    tensors: dict[str, Tensor]
+    settings: DetectorSettings
+    classes: list[str]
+    extra: dict[str, Any]
+
+
+def write(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    settings: DetectorSettings,
+    classes: Sequence[str],
+    extra: Mapping[str, Any],
+) -> None:
+    """Writes the file.
+
+    Args:
+        path: Where to.
+        tensors: The detector's ``state_dict``.
+        settings: Its settings.
+        classes: Names of its classes.
+        extra: More plain values.
+    """
+    description = json.dumps({"settings": settings.to_dict(), "classes": list(classes), "extra": dict(extra)})
+    # safetensors wants rows one after the other, which channels-last weights have not.
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(plain, path, {"format": "pt", _KEY: description})
+
+
+def find(run: Path) -> Path:
+    """The file of weights of a run's folder, best before last; a file is itself.
+
+    Args:
+        run: The folder or file.
+    """
+    if run.is_file():
+        return run
+    if not run.is_dir():
+        raise ModelError(f"{run}: there is no such run or file")
+    for name in _CHOICES:
+        if (run / name).is_file():
+            return run / name
+    raise ModelError(f"{run} holds no detector: expected {' or '.join(_CHOICES)} in it, which training writes")
+
+
+def read(path: Path) -> Content:
+    """What is in the file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ModelError: If it is damaged, or not of a detector.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} is no safetensors file, or damaged; nothing of it was run ({error}). Expected a file that "
+            "training or Detector.save wrote"
+        ) from error
+    try:
+        description = json.loads(metadata[_KEY])
+        settings, classes, extra = (description[name] for name in ("settings", "classes", "extra"))
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ModelError(
+            f"{path} holds weights but does not say of which detector. Expected a file that training or Detector.save "
+            "wrote; backbone weights go into backbone.pretrained"
+        ) from error
+    try:
+        return Content(tensors, DetectorSettings.from_dict(settings), list(map(str, classes)), extra)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error} (was it written by another version of rankwise?)") from error
+
+
+def fill(detector: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Loads the weights into a detector made from the same file's settings.
+
+    Args:
+        detector: The detector.
+        tensors: The weights by name.
+        path: Where they are from, for errors.
+    """
+    try:
+        detector.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        raise ModelError(f"{path}: weights and settings in it do not fit each other: {error}") from error
+
+
+def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | None:
+    """The score threshold of each class that evaluation stored with a run; None if there is none.
+
+    Args:
+        folder: The run.
+        classes: Names of the detector's classes; one that was not measured has the threshold of all together.
+    """
+    path = folder / "eval.json"
+    if not path.is_file():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8")).get("thresholds")
+        if stored is None:
+            return None
+        overall = float(stored["overall"]["score"])
+        scores = {name: float(entry["score"]) for name, entry in stored["per_class"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{path}: its thresholds cannot be read ({type(error).__name__}: {error}). Write it anew with: "
+            f"rankwise eval {folder}"
+        ) from error
+    return {name: scores.get(name, overall) for name in classes}
