@@ -2,6 +2,7 @@
 
 from rankwise.evaluation.coco import Curves, Evaluation, evaluate
 from rankwise.evaluation.correlation import Correlation, correlate, localised
+from rankwise.evaluation.drawing import Seen, contact_sheet, draw_detections, draw_truth
 from rankwise.evaluation.matching import Matches, match
 from rankwise.evaluation.results import read_results, results_json, write_results
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table
@@ -14,12 +15,16 @@ __all__ = [
     "Evaluation",
     "Matches",
     "ObjectTable",
+    "Seen",
     "Sweep",
     "Threshold",
     "Thresholds",
     "best_thresholds",
+    "contact_sheet",
     "correlate",
     "detection_table",
+    "draw_detections",
+    "draw_truth",
     "evaluate",
     "localised",
     "match",

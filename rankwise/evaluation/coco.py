@@ -77,6 +77,13 @@ class Evaluation:
     curves: Curves = field(repr=False, compare=False)
     matches: Matches = field(repr=False, compare=False)
 
+    def summary(self) -> dict[str, float | None]:
+        """The main numbers by name, flat, for a log."""
+        names = ("ap", "ap50", "ap75", "aps", "apm", "apl")
+        correlation = self.correlation
+        coefficients = {"pcc": correlation.pcc, "scc": correlation.scc, "kcc": correlation.kcc}
+        return {name: getattr(self, name) for name in names} | coefficients
+
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain values, for ``eval.json``."""
         plain = ("ap", "ap50", "ap75", "aps", "apm", "apl", "per_class", "images", "objects", "detections")
@@ -84,7 +91,7 @@ class Evaluation:
         return {name: getattr(self, name) for name in plain} | parts
 
     def table(self) -> Table:
-        """The numbers as tables for the terminal."""
+        """The numbers as a table for the terminal."""
         from rankwise.evaluation.tabulate import evaluation_table
 
         return evaluation_table(self)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -11,46 +13,61 @@ if TYPE_CHECKING:
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
-    """The summary, the correlations and the classes, one below the other.
+    """The summary on top, the classes below it.
 
     Args:
         evaluation: What to show.
     """
+    from rich.table import Table
+
+    whole = Table.grid()
+    correlation = evaluation.correlation
+    whole.add_row(
+        f"{evaluation.images:,} images · {evaluation.objects:,} objects · {evaluation.detections:,} detections, "
+        f"{correlation.n:,} of them with IoU > 0.5"
+    )
+    whole.add_row(_summary(evaluation))
+    whole.add_row(_classes(evaluation))
+    return whole
+
+
+def _summary(evaluation: Evaluation) -> Table:
     from rich import box
     from rich.table import Table
 
-    whole = Table.grid(padding=(0, 0, 1, 0))
-    whole.add_row(
-        f"{evaluation.images:,} images · {evaluation.objects:,} objects · {evaluation.detections:,} detections"
+    table = Table(box=box.SIMPLE_HEAD)
+    numbers = ("AP", "AP50", "AP75", "APs", "APm", "APl")
+    coefficients = ("PCC", "SCC", "KCC")
+    for name in (*numbers, *coefficients):
+        table.add_column(name, justify="right", style="bold" if name == "AP" else None)
+    table.add_row(
+        *(shown(getattr(evaluation, name.lower())) for name in numbers),
+        *(shown(getattr(evaluation.correlation, name.lower()), 3) for name in coefficients),
     )
+    return table
 
-    summary = Table(box=box.SIMPLE_HEAD, title="COCO", title_justify="left", title_style="bold")
-    columns = {"AP": "ap", "AP50": "ap50", "AP75": "ap75", "APs": "aps", "APm": "apm", "APl": "apl"}
-    for column in columns:
-        summary.add_column(column, justify="right", style="bold" if column == "AP" else None)
-    summary.add_row(*(shown(getattr(evaluation, name)) for name in columns.values()))
-    whole.add_row(summary)
 
-    correlation = Table(box=box.SIMPLE_HEAD, title="Score and IoU", title_justify="left", title_style="bold")
-    for column in ("PCC", "SCC", "KCC", "detections with IoU > 0.5"):
-        correlation.add_column(column, justify="right")
-    values = evaluation.correlation
-    correlation.add_row(*(shown(value, 3) for value in (values.pcc, values.scc, values.kcc)), f"{values.n:,}")
-    whole.add_row(correlation)
+def _classes(evaluation: Evaluation) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
-    classes = Table(box=box.SIMPLE_HEAD, title="Classes", title_justify="left", title_style="bold")
-    classes.add_column("class")
-    for column in ("AP", "best F1", "precision", "recall", "at score"):
-        classes.add_column(column, justify="right")
-    thresholds = evaluation.thresholds
-    rows = [(name, evaluation.per_class[name], cut) for name, cut in thresholds.per_class.items()]
-    for name, ap, cut in [*rows, ("all", evaluation.ap, thresholds.overall)]:
-        if name == "all" and cut is thresholds.overall:
-            classes.add_section()
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("class")
+    for name in ("objects", "AP", "best F1", "precision", "recall", "at score"):
+        table.add_column(name, justify="right")
+    objects, thresholds = evaluation.matches.objects, evaluation.thresholds
+    counts = np.bincount(objects.labels[~objects.crowd], minlength=len(evaluation.per_class)).tolist()
+    rows = [
+        (name, count, evaluation.per_class[name], cut)
+        for (name, cut), count in zip(thresholds.per_class.items(), counts, strict=True)
+    ]
+    for place, (name, count, ap, cut) in enumerate([*rows, ("all", sum(counts), evaluation.ap, thresholds.overall)]):
+        if place == len(rows):
+            table.add_section()
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
-        classes.add_row(name, shown(ap), *(shown(value) for value in percent), shown(cut.score, 3))
-    whole.add_row(classes)
-    return whole
+        table.add_row(Text(name), f"{count:,}", shown(ap), *(shown(value) for value in percent), shown(cut.score, 3))
+    return table
 
 
 def shown(value: float | None, digits: int = 1) -> str:

@@ -1,0 +1,317 @@
+"""Pictures of what a detector sees, and of what it should have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from rankwise.evaluation.colors import RGB, class_color, text_color
+from rankwise.evaluation.matching import match
+from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
+from rankwise.structures import Detections, Target
+
+#: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or PIL's.
+Picture = Tensor | NDArray[np.uint8] | Image.Image
+
+_INK, _PAPER = (40, 40, 40), (255, 255, 255)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One image for a contact sheet.
+
+    Attributes:
+        image: The picture.
+        detections: What was found there, in its pixels.
+        target: What is there, in its pixels, where known.
+        name: A caption.
+    """
+
+    image: Picture
+    detections: Detections
+    target: Target | None = None
+    name: str = ""
+
+
+def draw_detections(
+    image: Picture,
+    detections: Detections,
+    classes: Sequence[str],
+    threshold: float | Sequence[float] = 0.0,
+    min_size: int = 640,
+) -> Image.Image:
+    """Draw detections with class and score on an image.
+
+    Args:
+        image: The picture.
+        detections: Boxes in its pixels.
+        classes: The names of the labels.
+        threshold: The least score that is drawn: one for all, or one for each class.
+        min_size: A picture whose longer side is smaller is enlarged to this first, so that the text can be read.
+    """
+    canvas, scale = _enlarged(to_pil(image), min_size)
+    table = _kept(detections, threshold, len(classes))
+    _draw_boxes(canvas, table.boxes * scale, table.labels, _captions(table, classes))
+    return canvas
+
+
+def draw_truth(image: Picture, target: Target, classes: Sequence[str], min_size: int = 640) -> Image.Image:
+    """Draw the annotated objects with their classes on an image, crowds dashed.
+
+    Args:
+        image: The picture.
+        target: Boxes in its pixels.
+        classes: The names of the labels.
+        min_size: A picture whose longer side is smaller is enlarged to this first, so that the text can be read.
+    """
+    canvas, scale = _enlarged(to_pil(image), min_size)
+    objects = _objects(target)
+    _draw_boxes(canvas, objects.boxes * scale, objects.labels, _classes_of(objects, classes), dashed=objects.crowd)
+    return canvas
+
+
+def contact_sheet(
+    items: Sequence[Seen],
+    classes: Sequence[str],
+    threshold: float | Sequence[float] = 0.0,
+    columns: int = 2,
+    cell: int = 400,
+) -> Image.Image:
+    """Many images on one sheet: what is there on the left, what was found on the right.
+
+    Objects that no detection found are dashed on the right.
+
+    Args:
+        items: The images; those without a target have the right side alone.
+        classes: The names of the labels.
+        threshold: The least score that is drawn: one for all, or one for each class.
+        columns: Images beside each other.
+        cell: Longer side of each picture in pixels; images are enlarged or reduced to it.
+    """
+    gap, pair_gap = max(8, cell // 25), max(2, cell // 150)
+    font = _font(max(11, cell // 28))
+    line = _height(font)
+    tiles = [_tile(item, classes, threshold, cell, pair_gap, font) for item in items]
+    grid = [tiles[first : first + columns] for first in range(0, len(tiles), columns)]
+    widths = [max(tile.width for tile in tiles[column::columns]) for column in range(min(columns, len(tiles)))]
+    heights = [max(tile.height for tile in row) for row in grid]
+    detected = (
+        f"detected with score ≥ {threshold:.2f}" if isinstance(threshold, float) and threshold > 0 else "detected"
+    )
+    legend = f"left: annotated · right: {detected}, missed objects dashed"
+    width = max(sum(widths) + gap * (len(widths) + 1), round(font.getlength(legend)) + 2 * gap)
+    sheet = Image.new("RGB", (width, sum(heights) + gap * (len(heights) + 1) + line + gap), _PAPER)
+    ImageDraw.Draw(sheet).text((gap, gap), legend, fill=_INK, font=font)
+    top = line + 2 * gap
+    for row, height in zip(grid, heights, strict=True):
+        left = gap
+        for tile, column_width in zip(row, widths, strict=False):
+            sheet.paste(tile, (left, top))
+            left += column_width + gap
+        top += height + gap
+    return sheet
+
+
+def to_pil(image: Picture) -> Image.Image:
+    """Any picture as an RGB one of PIL's, a copy that may be drawn on.
+
+    Args:
+        image: The picture.
+
+    Raises:
+        ValueError: It has no shape of a picture.
+    """
+    if isinstance(image, Image.Image):
+        return image.convert("RGB") if image.mode != "RGB" else image.copy()
+    if isinstance(image, Tensor):
+        image = image.detach().cpu()
+        if image.is_floating_point():
+            image = (image.clamp(0, 1) * 255).round().to(torch.uint8)
+        if image.ndim != 3 or image.shape[0] not in (1, 3):
+            raise ValueError(f"a picture as a tensor is [3, H, W], not {list(image.shape)}")
+        image = image.permute(1, 2, 0).numpy()
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.ndim != 3 or image.shape[2] not in (1, 3) or image.dtype != np.uint8:
+        raise ValueError(f"a picture as an array is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}")
+    return Image.fromarray(np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))))
+
+
+def _tile(
+    item: Seen, classes: Sequence[str], threshold: float | Sequence[float], cell: int, gap: int, font: Any
+) -> Image.Image:
+    """Truth and detections of one image beside each other, with its name below."""
+    picture = to_pil(item.image)
+    scale = cell / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    picture = picture.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC)
+    table = _kept(item.detections, threshold, len(classes))
+    panels = [picture.copy()]
+    if item.target is not None:
+        objects = _objects(item.target)
+        panels.insert(0, picture.copy())
+        captions = _classes_of(objects, classes)
+        _draw_boxes(panels[0], objects.boxes * scale, objects.labels, captions, dashed=objects.crowd)
+        missed = (match(table, objects).found_by < 0) & ~objects.crowd
+        dashed = np.ones(int(missed.sum()), dtype=np.bool_)
+        _draw_boxes(panels[-1], objects.boxes[missed] * scale, objects.labels[missed], None, dashed=dashed)
+    _draw_boxes(panels[-1], table.boxes * scale, table.labels, _captions(table, classes))
+    caption = _height(font) + 6 if item.name else 0
+    tile = Image.new("RGB", (len(panels) * size[0] + (len(panels) - 1) * gap, size[1] + caption), _PAPER)
+    for place, panel in enumerate(panels):
+        tile.paste(panel, (place * (size[0] + gap), 0))
+    if item.name:
+        name = item.name
+        while font.getlength(name) > tile.width and len(name) > 1:
+            name = "…" + name.removeprefix("…")[1:]
+        ImageDraw.Draw(tile).text((0, size[1] + 3), name, fill=_INK, font=font)
+    return tile
+
+
+def _kept(detections: Detections, threshold: float | Sequence[float], num_classes: int) -> DetectionTable:
+    table = detection_table({0: detections}, num_classes)
+    cut = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (num_classes,)) if num_classes else np.zeros(0)
+    keep = table.scores >= cut[table.labels]
+    return DetectionTable(table.image_ids[keep], table.boxes[keep], table.scores[keep], table.labels[keep])
+
+
+def _objects(target: Target) -> ObjectTable:
+    boxes = target["boxes"].detach().cpu().double().numpy().reshape(-1, 4)
+    count = len(boxes)
+    crowd = target.get("iscrowd")
+    sides = boxes[:, 2:] - boxes[:, :2]
+    return ObjectTable(
+        image_ids=np.zeros(count, dtype=np.int64),
+        boxes=boxes,
+        xywh=np.concatenate([boxes[:, :2], sides], axis=1),
+        labels=target["labels"].detach().cpu().numpy().astype(np.int64),
+        crowd=np.zeros(count, dtype=np.bool_) if crowd is None else crowd.detach().cpu().numpy().astype(np.bool_),
+        area=sides.prod(axis=1),
+        annotation_ids=np.arange(1, count + 1),
+    )
+
+
+def _classes_of(objects: ObjectTable, classes: Sequence[str]) -> list[str]:
+    rows = zip(objects.labels.tolist(), objects.crowd.tolist(), strict=True)
+    return [f"{classes[label]} (crowd)" if crowd else classes[label] for label, crowd in rows]
+
+
+def _captions(table: DetectionTable, classes: Sequence[str]) -> list[str]:
+    rows = zip(table.labels.tolist(), table.scores.tolist(), strict=True)
+    return [f"{classes[label]} {score:.2f}" for label, score in rows]
+
+
+def _enlarged(picture: Image.Image, min_size: int) -> tuple[Image.Image, float]:
+    scale = max(1.0, min_size / max(picture.size))
+    if scale == 1:
+        return picture, 1.0
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return picture.resize(size, Image.Resampling.BICUBIC), scale
+
+
+def _draw_boxes(
+    canvas: Image.Image,
+    boxes: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    captions: Sequence[str] | None,
+    dashed: NDArray[np.bool_] | None = None,
+) -> None:
+    """Draw boxes, the first on top, and then their captions where they hide each other least."""
+    draw = ImageDraw.Draw(canvas)
+    longer = max(canvas.size)
+    width = min(6, max(2, round(longer / 140)))
+    corners = np.clip(boxes, 0, np.tile(np.asarray(canvas.size) - 1, 2)).round().astype(int).tolist()
+    colors = [class_color(label) for label in labels.tolist()]
+    for place in reversed(range(len(corners))):
+        if dashed is not None and dashed[place]:
+            _dashed_box(draw, corners[place], colors[place], width)
+        else:
+            # A dark rim keeps a light box visible on a light ground.
+            draw.rectangle(_grown(corners[place], 1), outline=(0, 0, 0), width=1)
+            draw.rectangle(corners[place], outline=colors[place], width=width)
+    if captions is None:
+        return
+    font = _font(max(11, round(longer / 42)))
+    taken: list[tuple[int, int, int, int]] = []
+    for corner, color, caption in zip(corners, colors, captions, strict=True):
+        size = (round(font.getlength(caption)) + 6, _height(font) + 4)
+        chip = _place(corner, size, canvas.size, taken)
+        taken.append(chip)
+        draw.rectangle(chip, fill=color)
+        draw.text((chip[0] + 3, chip[1] + 1), caption, fill=text_color(color), font=font)
+
+
+def _place(
+    box: Sequence[int], size: tuple[int, int], canvas: tuple[int, int], taken: Sequence[tuple[int, int, int, int]]
+) -> tuple[int, int, int, int]:
+    """Where a caption goes: above its box if it can, and wherever it hides other captions and the object least."""
+    left, top, right, bottom = box
+    width, height = size
+    area = width * height
+    # Inside a box it hides part of the object, below one it is taken for the next object's.
+    inside, below = area * min(1.0, area / max(1, (right - left) * (bottom - top))), 0.1 * area
+    spots = (
+        (left, top - height, 0.0),
+        (left, top, inside),
+        (left, bottom + 1, below),
+        (right - width + 1, top - height, 0.05 * area),
+        (right - width + 1, bottom + 1, below),
+        (left, bottom - height, inside + below),
+    )
+    best, least = (0, 0, 0, 0), float("inf")
+    for x, y, cost in spots:
+        moved_x, moved_y = (max(0, min(at, end - side - 1)) for at, end, side in zip((x, y), canvas, size, strict=True))
+        chip = (moved_x, moved_y, moved_x + width, moved_y + height)
+        # Where the picture's edge pushes it off its spot, it hides its own object.
+        cost += sum(_shared(chip, other) for other in taken) + (inside + below) * (moved_y != y)
+        if cost < least:
+            best, least = chip, cost
+    return best
+
+
+def _shared(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> int:
+    """Area that two rectangles have in common."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return width * height if width > 0 and height > 0 else 0
+
+
+def _dashed_box(draw: ImageDraw.ImageDraw, box: Sequence[int], color: RGB, width: int) -> None:
+    left, top, right, bottom = box
+    dash = 4 * width
+    for x in range(left, right, 2 * dash):
+        for y in (top, bottom - width + 1):
+            _dash(draw, (x, y, min(x + dash, right), y + width - 1), color)
+    for y in range(top, bottom, 2 * dash):
+        for x in (left, right - width + 1):
+            _dash(draw, (x, y, x + width - 1, min(y + dash, bottom)), color)
+
+
+def _dash(draw: ImageDraw.ImageDraw, bar: tuple[int, int, int, int], color: RGB) -> None:
+    draw.rectangle(_grown(bar, 1), fill=(0, 0, 0))
+    draw.rectangle(bar, fill=color)
+
+
+def _grown(box: Sequence[int], by: int) -> tuple[int, int, int, int]:
+    return box[0] - by, box[1] - by, box[2] + by, box[3] + by
+
+
+@lru_cache(maxsize=32)
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    import matplotlib  # brings a font that is there on every machine and has most alphabets' letters
+
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
+
+
+def _height(font: ImageFont.FreeTypeFont) -> int:
+    ascent, descent = font.getmetrics()
+    return ascent + descent

@@ -1,0 +1,290 @@
+"""Figures of an evaluation and of a training.
+
+Each function gives a matplotlib figure of its own, made without pyplot, so that nothing is shared and no window opens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
+from rankwise.evaluation.correlation import correlate, localised
+from rankwise.evaluation.tabulate import shown
+from rankwise.evaluation.thresholds import sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from rankwise.evaluation.coco import Curves, Evaluation
+    from rankwise.evaluation.matching import Matches
+
+#: More classes than this have no names in a legend: nobody could tell their colours apart.
+NAMED_CLASSES = 12
+
+#: Beyond this many points a cloud is drawn as a density.
+CLOUD = 1500
+
+_INK, _FAINT = "#333333", "#bbbbbb"
+
+
+def save_figure(figure: Figure, path: Path | str) -> None:
+    """Write a figure; the ending of the name decides the format.
+
+    Args:
+        figure: What one of the functions here gave.
+        path: The file, such as ``pr.png`` or ``pr.svg``.
+    """
+    figure.savefig(path, dpi=150, facecolor="white")
+
+
+def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[float] = (0.5, 0.75)) -> Figure:
+    """Precision against recall for each class and their mean, one panel an IoU.
+
+    Args:
+        curves: ``Evaluation.curves``.
+        classes: The names of the labels.
+        ious: Which of the IoUs 0.5, 0.55 … 0.95 to show.
+    """
+    figure, panels = _panels(len(ious), width=4.6, height=4.2)
+    named = len(classes) <= NAMED_CLASSES
+    for panel, iou in zip(panels, ious, strict=True):
+        precision = curves.at(iou)
+        for label, name in enumerate(classes):
+            values = precision[:, label]
+            if np.isnan(values).all():
+                continue
+            color = hex_color(label) if named else _FAINT
+            text = f"{name}  {100 * values.mean():.1f}" if named else None
+            panel.plot(curves.recall, values, color=color, linewidth=1.5 if named else 0.7, label=text)
+        defined = precision[:, ~np.isnan(precision).all(axis=0)]
+        if defined.size:
+            mean = defined.mean(axis=1)
+            panel.plot(curves.recall, mean, color="black", linewidth=2.6, label=f"mean  {100 * mean.mean():.1f}")
+            panel.legend(title="AP", fontsize=8, title_fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
+        else:
+            _nothing(panel)
+        _style(panel, "recall", "precision", f"IoU {iou:g}")
+        panel.set(xlim=(0, 1), ylim=(0, 1.02))
+    return figure
+
+
+def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
+    """Scores of well-localised detections against their IoU, with the correlation.
+
+    The line is the median score at each IoU, the band holds the middle half of the scores.
+
+    Args:
+        matches: ``Evaluation.matches``.
+        above: Detections with an IoU greater than this are shown.
+    """
+    scores, ious = localised(matches, above)
+    correlation = correlate(scores, ious)
+    figure, (panel,) = _panels(1, width=5.6, height=4.4)
+    if len(scores) > CLOUD:
+        density = panel.hexbin(ious, scores, gridsize=45, bins="log", mincnt=1, cmap="Blues", linewidths=0.1)
+        figure.colorbar(density, ax=panel, label="detections", pad=0.02).outline.set_visible(False)
+    elif len(scores):
+        panel.scatter(ious, scores, s=10, color="#56B4E9", alpha=0.6, linewidths=0)
+    else:
+        _nothing(panel)
+    middles, low, median, high = _quartiles(ious, scores, above)
+    if len(middles) > 1:
+        panel.fill_between(middles, low, high, color=ACCENT, alpha=0.2, linewidth=0)
+        panel.plot(middles, median, color=ACCENT, linewidth=2.2, label="median score, middle half")
+        panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none")
+    parts = ", ".join(f"{name.upper()} {shown(getattr(correlation, name), 3)}" for name in ("pcc", "scc", "kcc"))
+    _style(panel, "IoU with the object", "score", f"{parts}   ({len(scores):,} detections)")
+    panel.set_xlim(above, 1)
+    return figure
+
+
+def threshold_sweep(evaluation: Evaluation) -> Figure:
+    """Precision, recall and F1 by score threshold over all classes, and each class's F1, with the best marked.
+
+    Args:
+        evaluation: What was measured.
+    """
+    matches, names = evaluation.matches, list(evaluation.per_class)
+    figure, (whole, classes) = _panels(2, width=4.8, height=4.0)
+    values = sweep(matches)
+    if len(values.scores):
+        for name, line, color in (
+            ("precision", values.precision, "#56B4E9"),
+            ("recall", values.recall, "#E69F00"),
+            ("F1", values.f1, "black"),
+        ):
+            whole.plot(values.scores, line, color=color, linewidth=2.4 if name == "F1" else 1.6, label=name)
+        best = evaluation.thresholds.overall
+        if best.f1 is not None:
+            whole.axvline(best.score, color=_FAINT, linewidth=1, zorder=0)
+            whole.plot([best.score], [best.f1], "o", color="black", markersize=6)
+            whole.annotate(
+                f"{best.f1:.2f} at {best.score:.3f}",
+                (best.score, best.f1),
+                (6, 6),
+                textcoords="offset points",
+                fontsize=9,
+            )
+        whole.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    else:
+        _nothing(whole)
+    _style(whole, "score threshold", "", "all classes")
+    named = len(names) <= NAMED_CLASSES
+    for label, name in enumerate(names):
+        values, cut = sweep(matches, label), evaluation.thresholds.per_class[name]
+        if cut.f1 is None:
+            continue
+        color = hex_color(label) if named else _FAINT
+        classes.plot(
+            values.scores, values.f1, color=color, linewidth=1.5 if named else 0.7, label=name if named else None
+        )
+        classes.plot([cut.score], [cut.f1], "o", color=color, markersize=5 if named else 3)
+    if named and classes.lines:
+        classes.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    _style(classes, "score threshold", "F1", "by class")
+    for panel in (whole, classes):
+        panel.set_ylim(0, 1.02)
+    return figure
+
+
+def box_sizes(evaluation: Evaluation) -> Figure:
+    """How many objects of each size there are, and how many of them are found at the best threshold.
+
+    Args:
+        evaluation: What was measured.
+    """
+    figure, (panel,) = _panels(1, width=5.6, height=3.6)
+    matches = evaluation.matches
+    wanted = ~matches.objects.crowd
+    finder = matches.found_by[wanted]
+    # No finder is -1, the last place: there stands a score below every threshold.
+    found = np.append(matches.detections.scores, -np.inf)[finder] >= evaluation.thresholds.overall.score
+    sizes = np.sqrt(np.maximum(matches.objects.area[wanted], 1))
+    if len(sizes):
+        edges = np.geomspace(min(sizes.min(), 16), max(sizes.max() * 1.01, 128), 25).tolist()
+        panel.hist(sizes, edges, color=_FAINT, label=f"objects ({len(sizes):,})")
+        panel.hist(sizes[found], edges, color=EMPHASIS, label=f"found ({found.sum():,})")
+        panel.set_xscale("log", base=2)
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        for limit in (32, 96):
+            panel.axvline(limit, color=_INK, linewidth=1, linestyle=":")
+        panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    else:
+        _nothing(panel)
+    _style(panel, "√area in pixels (dotted: COCO's small, medium, large)", "objects", "found by size")
+    return figure
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """The lines of a ``metrics.jsonl``; one that a kill cut off is left out.
+
+    Args:
+        path: The file.
+    """
+    rows = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def training_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
+    """Losses, AP and learning rate by step; what a run did not write is left empty.
+
+    Args:
+        metrics: The lines of ``metrics.jsonl``, as :func:`read_metrics` gives them.
+    """
+    figure, (losses, quality, rate) = _panels(3, width=4.2, height=3.6)
+    for name, color in (("ranking", EMPHASIS), ("box", "#E69F00"), ("loss", "black")):
+        steps, values = _series(metrics, name)
+        if len(steps):
+            losses.plot(steps, values, color=color, linewidth=0.8, alpha=0.35)
+            losses.plot(steps, _smooth(values), color=color, linewidth=2, label=name)
+    _style(losses, "step", "", "losses")
+    for name, color, width in (("ap", "black", 2.6), ("ap50", "#56B4E9", 1.6), ("ap75", "#E69F00", 1.6)):
+        steps, values = _series(metrics, name)
+        if len(steps):
+            quality.plot(steps, values, color=color, linewidth=width, marker="o", markersize=3, label=name.upper())
+    _style(quality, "step", "", "AP on the validation images")
+    steps, values = _series(metrics, "lr")
+    if len(steps):
+        rate.plot(steps, values, color=EMPHASIS, linewidth=2)
+    _style(rate, "step", "", "learning rate")
+    rate.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+    for panel in (losses, quality, rate):
+        panel.set_xlim(left=0)
+        panel.set_ylim(bottom=0)
+        if not panel.lines:
+            _nothing(panel)
+        elif panel is not rate:
+            panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    return figure
+
+
+def _panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure  # slow to import, and most of the package does without
+
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+
+
+def _style(panel: Axes, xlabel: str, ylabel: str, title: str) -> None:
+    panel.set_title(title, fontsize=11, color=_INK, loc="left")
+    panel.set_xlabel(xlabel, color=_INK)
+    panel.set_ylabel(ylabel, color=_INK)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(_FAINT)
+    panel.tick_params(colors=_INK, labelsize=9)
+    panel.grid(True, color="#eeeeee", linewidth=0.8)
+    panel.set_axisbelow(True)
+
+
+def _nothing(panel: Axes) -> None:
+    panel.text(0.5, 0.5, "nothing to show", transform=panel.transAxes, ha="center", va="center", color=_FAINT)
+
+
+def _quartiles(
+    ious: NDArray[np.float64], scores: NDArray[np.float64], above: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Middle of each range of IoU with enough detections, and their 25th, 50th and 75th percentile."""
+    edges = np.linspace(above, 1, 11)
+    place = np.clip(np.digitize(ious, edges) - 1, 0, len(edges) - 2)
+    rows = [
+        (edges[cell : cell + 2].mean(), *np.percentile(scores[place == cell], (25, 50, 75)))
+        for cell in range(len(edges) - 1)
+        if (place == cell).sum() >= 5
+    ]
+    middles, low, median, high = np.asarray(rows, dtype=np.float64).reshape(-1, 4).T
+    return middles, low, median, high
+
+
+def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps and values of one number, where both are there."""
+    rows = [
+        (row["step"], row[name])
+        for row in metrics
+        if isinstance(row.get("step"), int | float) and isinstance(row.get(name), int | float)
+    ]
+    steps, values = np.asarray(rows, dtype=np.float64).reshape(-1, 2).T
+    finite = np.isfinite(values)
+    return steps[finite], values[finite]
+
+
+def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean over a window of a twentieth of the curve, shorter at the ends so that it neither lags nor shrinks."""
+    reach = len(values) // 40
+    sums = np.append(0, np.cumsum(values))
+    here = np.arange(len(values))
+    reach_here = np.minimum(reach, np.minimum(here, here[::-1]))
+    return (sums[here + reach_here + 1] - sums[here - reach_here]) / (2 * reach_here + 1)
