@@ -33,6 +33,12 @@ class Samples:
     image: Tensor | None
     has_ignored: bool
 
+    @property
+    def positive_quality(self) -> Tensor:
+        """Each positive's quality, of samples that were read with ``needs_quality``, [P]."""
+        assert self.quality is not None
+        return self.quality
+
 
 def read_samples(
     logits: Tensor,

@@ -1,0 +1,126 @@
+"""Distributional ranking: one pair, of the positives' and the negatives' expected scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.samplewise import row_blocks, with_gradient
+
+
+class DRLoss(Loss):
+    """DR loss: the expected score of the hard positives is to lie a margin above that of the hard negatives.
+
+    Scores are p = sigmoid(x). Both sets are summed up by an expectation in which hard samples weigh most: positives by
+    the softmax of −p/``positive_temperature``, negatives by that of p/``negative_temperature``. The loss is
+    τ/L · log(1 + exp(L · (E[negatives] − E[positives] + margin))). Without positives, E[positives] is an ideal 1.
+
+    DR Loss: Improving Object Detection by Distributional Ranking, Qian et al. 2020, https://arxiv.org/abs/1907.10156
+
+    Choices: as in the published code, the gradient goes through the weights of the expectations too, and all images of
+    the batch are taken together; the paper's text has the mean over single images, which is ``scope="image"``.
+
+    Args:
+        margin: How far the positives shall be above the negatives.
+        positive_temperature: Temperature of the positives' softmax.
+        negative_temperature: Temperature of the negatives' softmax; 0.1/ln 3.5 by default.
+        smoothness: L, how sharp the smooth hinge is.
+        weight: τ, multiplies the loss.
+        scope: "batch" compares all samples of the batch, "image" each image by itself, averaged over images.
+    """
+
+    def __init__(
+        self,
+        margin: float = 0.5,
+        positive_temperature: float = 1.0,
+        negative_temperature: float = 0.1 / math.log(3.5),
+        smoothness: float = 6.0,
+        weight: float = 4.0,
+        scope: Literal["batch", "image"] = "batch",
+    ) -> None:
+        super().__init__()
+        if min(positive_temperature, negative_temperature) < 0.02 or smoothness <= 0:
+            # Below, the weights of low scores leave the range of float32.
+            raise ValueError("the temperatures must be at least 0.02 and smoothness above 0")
+        if scope not in ("batch", "image"):
+            raise ValueError(f'scope must be "batch" or "image", got {scope!r}')
+        self.margin = margin
+        self.positive_temperature = positive_temperature
+        self.negative_temperature = negative_temperature
+        self.smoothness = smoothness
+        self.weight = weight
+        self.scope = scope
+
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels, image=image, needs_image=self.scope == "image")
+        detached = samples.logits.detach()
+        group, groups = _groups(samples)
+        mass, negatives = self._negative_scores(samples, group, groups)
+        with torch.enable_grad():
+            x = detached[samples.rows, samples.classes].double().requires_grad_()
+            positives = self._positive_scores(x.sigmoid(), group[samples.rows], groups)
+            gap = negatives - positives + self.margin
+            loss = self.weight / self.smoothness * F.softplus(self.smoothness * gap).mean()
+            (slope,) = torch.autograd.grad(loss, x)
+        pull = self.weight / groups * torch.sigmoid(self.smoothness * gap.detach()) / mass
+        gradient = self._negative_gradient(samples, group, negatives, pull)
+        gradient[samples.rows, samples.classes] = slope.to(gradient.dtype)
+        parts = {"positive_score": positives.detach().mean(), "negative_score": negatives.mean()}
+        parts = {name: value.to(detached.dtype) for name, value in parts.items()}
+        return Outcome(with_gradient(samples.logits, loss.detach(), gradient), parts)
+
+    def _positive_scores(self, p: Tensor, group: Tensor, groups: int) -> Tensor:
+        """The positives' expected score in each group, 1 where there are none."""
+        share = torch.exp(-p / self.positive_temperature)
+        total = share.new_zeros(groups).index_add(0, group, share)
+        moment = share.new_zeros(groups).index_add(0, group, share * p)
+        return torch.where(total > 0, moment / torch.where(total > 0, total, 1.0), 1.0)
+
+    def _negative_scores(self, samples: Samples, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """The sum of the negatives' unnormalised weights and their expected score in each group, 0 without any."""
+        mass = torch.zeros(groups, dtype=torch.float64, device=group.device)
+        moment = torch.zeros_like(mass)
+        for block, mine in zip(*row_blocks(samples), strict=True):
+            p, share = self._negative_shares(samples, block, mine)
+            mass.index_add_(0, group[block], share.sum(1).double())
+            moment.index_add_(0, group[block], share.mul_(p).sum(1).double())
+        mass = torch.where(mass > 0, mass, 1.0)
+        return mass, moment / mass
+
+    def _negative_gradient(self, samples: Samples, group: Tensor, expected: Tensor, pull: Tensor) -> Tensor:
+        """``pull`` times the gradient of the negatives' expected score, without the weights' sum: ``pull`` has it."""
+        logits = samples.logits.detach()
+        gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        expected, pull = expected.to(logits.dtype), pull.to(logits.dtype)
+        for block, mine in zip(*row_blocks(samples), strict=True):
+            p, share = self._negative_shares(samples, block, mine)
+            rows = group[block].unsqueeze(1)
+            out = torch.sub(p, expected[rows], out=gradient[block])
+            out.div_(self.negative_temperature).add_(1).mul_(share).mul_(pull[rows])
+            out.mul_(p).mul_(p.neg_().add_(1))
+        return gradient
+
+    def _negative_shares(self, samples: Samples, block: slice, mine: slice) -> tuple[Tensor, Tensor]:
+        """Scores of a block's samples and their unnormalised weights among the negatives, 0 for those who are none."""
+        p = samples.logits.detach()[block].sigmoid()
+        share = p.sub(1).div_(self.negative_temperature).exp_()
+        if samples.has_ignored:
+            share.mul_((samples.labels[block] >= 0).to(share.dtype).unsqueeze(1))
+        share[samples.rows[mine] - block.start, samples.classes[mine]] = 0
+        return p, share
+
+
+def _groups(samples: Samples) -> tuple[Tensor, int]:
+    """Which group each row is compared in, [A], and how many groups there are."""
+    if samples.image is None or not len(samples.labels):
+        return samples.labels.new_zeros(len(samples.labels), dtype=torch.int64), 1
+    present, group = samples.image.unique(return_inverse=True)
+    return group, len(present)

@@ -1,0 +1,95 @@
+"""Gradient harmonising: samples count by how rare gradients like theirs are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankwise.losses.base import Loss, Outcome, world_average
+from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.samplewise import row_blocks, with_gradient
+
+
+class GHMLoss(Loss):
+    """GHM-C: cross entropy in which a sample counts the less, the more samples have a gradient as large as its own.
+
+    The size of a sample's gradient is g = |p − target|, p = sigmoid(x). The range of g is cut into ``bins`` regions,
+    and the loss is the mean over the regions that hold samples of (sum of the cross entropy in the region) / S, S being
+    the running average of the number of samples in it. So both the mass of easy negatives and outliers count little.
+
+    Gradient Harmonized Single-stage Detector, Li et al. 2019, https://arxiv.org/abs/1811.05181
+
+    Choices: as in the published code, the mean is over the regions that hold samples now (the paper's text has all
+    ``bins``), and an empty region's average stays as it is. A region's average starts at the first number seen, not at
+    zero. Samples are counted over all processes. The averages are buffers, and move only in training mode.
+
+    Args:
+        bins: Number of regions.
+        momentum: Share of the old value in a region's running average; 0 counts every batch by itself.
+    """
+
+    counts: Tensor
+
+    def __init__(self, bins: int = 30, momentum: float = 0.75) -> None:
+        super().__init__()
+        if bins < 1 or not 0 <= momentum < 1:
+            raise ValueError(f"bins must be at least 1 and momentum within [0, 1), got {bins} and {momentum}")
+        self.bins = bins
+        self.momentum = momentum
+        self.register_buffer("counts", torch.zeros(bins, dtype=torch.float64))
+
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels)
+        detached = samples.logits.detach()
+        positives = detached[samples.rows, samples.classes]
+        regions = self._region(positives.neg().sigmoid())  # of the positives, [P]
+        now = world_average(self._count(samples) + torch.bincount(regions, minlength=self.bins))
+        average = torch.where(self.counts > 0, self.momentum * self.counts + (1 - self.momentum) * now, now)
+        average = torch.where(now > 0, average, self.counts)
+        if self.training:
+            self.counts.copy_(average)
+        weights = (now > 0) / average.clamp(min=1e-12) / (now > 0).sum().clamp(min=1)
+        weights = weights.to(detached.dtype)
+
+        gradient = torch.empty_like(detached, memory_format=torch.contiguous_format)
+        negative = self._negatives(samples, weights, gradient)
+        positive = (weights[regions] * F.softplus(-positives)).sum(dtype=torch.float64)
+        gradient[samples.rows, samples.classes] = -weights[regions] * positives.neg().sigmoid()
+        parts = {"positive": positive.to(detached.dtype), "negative": negative.to(detached.dtype)}
+        return Outcome(with_gradient(samples.logits, positive + negative, gradient), parts)
+
+    def _region(self, size: Tensor) -> Tensor:
+        # int32, since counting and look-up by it are twice as fast.
+        return size.mul(self.bins).int().clamp_(max=self.bins - 1)
+
+    def _block_regions(self, samples: Samples, block: slice, mine: slice, p: Tensor) -> Tensor:
+        """The region of each negative of a block; those who are none have one past the last."""
+        regions = self._region(p)
+        if samples.has_ignored:
+            regions.masked_fill_((samples.labels[block] < 0).unsqueeze(1), self.bins)
+        regions[samples.rows[mine] - block.start, samples.classes[mine]] = self.bins
+        return regions.flatten()
+
+    def _count(self, samples: Samples) -> Tensor:
+        """How many negatives are in each region."""
+        logits = samples.logits.detach()
+        total = torch.zeros(self.bins + 1, dtype=torch.float64, device=logits.device)
+        for block, mine in zip(*row_blocks(samples), strict=True):
+            regions = self._block_regions(samples, block, mine, logits[block].sigmoid())
+            total += torch.bincount(regions, minlength=self.bins + 1)
+        return total[: self.bins]
+
+    def _negatives(self, samples: Samples, weights: Tensor, gradient: Tensor) -> Tensor:
+        """The negatives' loss; their gradient is written to ``gradient``."""
+        logits = samples.logits.detach()
+        total = torch.zeros((), dtype=torch.float64, device=logits.device)
+        weights = F.pad(weights, (0, 1))
+        for block, mine in zip(*row_blocks(samples), strict=True):
+            p = logits[block].sigmoid()
+            weight = weights.index_select(0, self._block_regions(samples, block, mine, p)).view_as(p)
+            torch.mul(weight, p, out=gradient[block])
+            total += weight.mul_(F.softplus(logits[block])).sum()
+        return total

@@ -1,0 +1,44 @@
+"""Quality focal loss: the score of a positive is to be the IoU of its box."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.inputs import read_samples
+from rankwise.losses.samplewise import focal_sum
+
+
+class QualityFocalLoss(Loss):
+    """Quality focal loss: focal loss whose target for a positive is the quality q of its box instead of 1.
+
+    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x) and
+    the target y (q for positives, 0 for negatives) each sample adds
+
+        |y − p|^β · −(y · log p + (1 − y) · log(1 − p))
+
+    Generalized Focal Loss, Li et al. 2020, https://arxiv.org/abs/2006.04388
+
+    Args:
+        beta: β, how fast the weight falls of a sample whose score is near its target.
+    """
+
+    def __init__(self, beta: float = 2.0) -> None:
+        super().__init__()
+        if beta < 0:
+            raise ValueError(f"beta must be at least 0, got {beta}")
+        self.beta = beta
+
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels, quality, needs_quality=True)
+        target = samples.positive_quality
+
+        def positive(x: Tensor) -> Tensor:
+            distance = (target - x.sigmoid()).abs()
+            return distance.pow(self.beta) * F.binary_cross_entropy_with_logits(x, target, reduction="none")
+
+        loss, parts = focal_sum(samples, self.beta, 1.0, positive)
+        return Outcome(loss, parts)

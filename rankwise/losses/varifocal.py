@@ -1,0 +1,45 @@
+"""Varifocal loss: positives count by their quality, negatives by how wrong they are."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.inputs import read_samples
+from rankwise.losses.samplewise import focal_sum
+
+
+class VarifocalLoss(Loss):
+    """Varifocal loss: positives learn the quality q of their box and count by it, easy negatives count little.
+
+    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
+
+    - positives: q · −(q · log p + (1 − q) · log(1 − p))
+    - negatives: α · p^γ · −log(1 − p)
+
+    VarifocalNet, Zhang et al. 2021, https://arxiv.org/abs/2008.13367
+
+    Args:
+        alpha: α, the weight of negatives.
+        gamma: γ, how fast the weight of an easy negative falls.
+    """
+
+    def __init__(self, alpha: float = 0.75, gamma: float = 2.0) -> None:
+        super().__init__()
+        if alpha < 0 or gamma < 0:
+            raise ValueError(f"alpha and gamma must be at least 0, got {alpha} and {gamma}")
+        self.alpha = alpha
+        self.gamma = gamma
+
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels, quality, needs_quality=True)
+        target = samples.positive_quality
+
+        def positive(x: Tensor) -> Tensor:
+            return target * F.binary_cross_entropy_with_logits(x, target, reduction="none")
+
+        loss, parts = focal_sum(samples, self.gamma, self.alpha, positive)
+        return Outcome(loss, parts)
