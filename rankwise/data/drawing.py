@@ -1,0 +1,162 @@
+"""Drawing that gives the same bytes on every machine.
+
+Only whole numbers and the operations that IEEE 754 rounds exactly (add, multiply, divide, square root) decide a pixel.
+Sines come from a table rounded to 14 bits, where the differences between mathematics libraries do not reach, and random
+numbers are the raw integers of a generator whose stream numpy promises to keep.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+#: Angles are whole numbers of this many to a full turn.
+TURN = 1024
+_SINES = [round(math.sin(2 * math.pi * k / TURN) * 2**14) / 2**14 for k in range(TURN)]
+
+#: Corners lie on a grid of 1/64 pixel, so that areas are exact.
+_GRID = 64
+#: Lines of samples for each row of pixels; along a row coverage is exact to 1/256.
+_SUBROWS = 4
+_FULL = _SUBROWS * 256
+
+
+def sine(angle: int) -> float:
+    """The sine of ``angle`` / 1024 of a turn, to 14 bits."""
+    return _SINES[angle % TURN]
+
+
+def cosine(angle: int) -> float:
+    """The cosine of ``angle`` / 1024 of a turn, to 14 bits."""
+    return _SINES[(angle + TURN // 4) % TURN]
+
+
+class Dice:
+    """Random numbers from raw 64-bit integers: one key, one stream, whatever the numpy version.
+
+    Args:
+        key: Whole numbers that name the stream.
+    """
+
+    def __init__(self, *key: int) -> None:
+        self._bits = np.random.PCG64(np.random.SeedSequence(key))
+        self._stock: list[int] = []
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to ``count`` - 1."""
+        if not self._stock:
+            self._stock = self._bits.random_raw(256).tolist()
+        return (self._stock.pop() >> 11) * count >> 53
+
+    def between(self, low: float, high: float) -> float:
+        """A number from ``low`` to ``high``."""
+        return low + (high - low) * (self.below(1 << 53) * 2.0**-53)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self.between(0, 1) < probability
+
+    def bytes(self, count: int) -> np.ndarray:
+        """Random bytes, uint8 [count]."""
+        raw = self._bits.random_raw(-(-count // 8))
+        return raw.astype("<u8", copy=False).view(np.uint8)[:count]
+
+
+class Outline:
+    """Closed polygons in pixels, filled together: what one fills twice is filled, what runs the other way is a hole.
+
+    Args:
+        rings: Corners of each polygon, [V, 2] as x, y.
+    """
+
+    def __init__(self, rings: list[np.ndarray]) -> None:
+        corners = np.floor(np.concatenate(rings) * _GRID + 0.5) / _GRID
+        following = list(range(1, len(corners) + 1))
+        first = 0
+        for ring in rings:
+            following[first + len(ring) - 1] = first
+            first += len(ring)
+        self._start, self._end = corners, corners[following]
+        self.left, self.top = (math.floor(low) for low in corners.min(axis=0))
+        self.right, self.bottom = (math.ceil(high) for high in corners.max(axis=0))
+
+    def area(self) -> float:
+        """The area in pixels, also of what lies outside the image; right for rings that do not cross."""
+        (x0, y0), (x1, y1) = self._start.T, self._end.T
+        return abs(float(np.sum(x0 * y1 - x1 * y0))) / 2  # exact on the grid, so in any order of summation
+
+    def coverage(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
+        """How much of each pixel in a window is inside, 0 to 1, float32 [bottom - top, right - left].
+
+        Each line of samples crosses the edges; a crossing fills everything to its right with the sign of the edge's
+        direction, and the running sum along a row is the coverage.
+        """
+        width, height = right - left, bottom - top
+        y = top + (np.arange(height * _SUBROWS) + 0.5) / _SUBROWS
+        crossed = (self._start[:, 1:] <= y) ^ (self._end[:, 1:] <= y)  # [E, samples]
+        edge, sample = np.divmod(np.flatnonzero(crossed), len(y))
+        x0, y0 = self._start.T
+        dx, dy = (self._end - self._start).T
+        slope = dx / np.where(dy == 0, 1, dy)  # level edges are never crossed
+        x = x0[edge] + (y[sample] - y0[edge]) * slope[edge]
+        x = np.floor((x - left) * 256 + 0.5).astype(np.int64)
+        x = np.minimum(np.maximum(x, 0), width * 256)
+        sign = np.sign(dy)[edge]
+        cell = (sample // _SUBROWS) * (width + 2) + (x >> 8)
+        rest = sign * (x & 255)
+        sums = np.bincount(
+            np.concatenate((cell, cell + 1)),
+            np.concatenate((sign * 256 - rest, rest)),  # whole numbers: their sum is exact in any order
+            minlength=height * (width + 2),
+        )
+        filled = np.abs(np.cumsum(sums.reshape(height, width + 2)[:, :width], axis=1))
+        return (np.minimum(filled, _FULL) / _FULL).astype(np.float32)
+
+
+def ellipse_ring(corners: int) -> np.ndarray:
+    """The unit circle as a polygon, [corners, 2]; ``corners`` divides 1024 or comes close to it."""
+    angles = [k * TURN // corners for k in range(corners)]
+    return np.array([(cosine(a), sine(a)) for a in angles])
+
+
+def placed(ring: np.ndarray, half_width: float, half_height: float, angle: int, x: float, y: float) -> np.ndarray:
+    """A ring of the unit square [-1, 1]² stretched, then turned, then moved to x, y."""
+    across, down = ring[:, 0] * half_width, ring[:, 1] * half_height
+    c, s = cosine(angle), sine(angle)
+    return np.stack((across * c - down * s + x, across * s + down * c + y), axis=1)
+
+
+def stroke(points: list[tuple[float, float]], width: float) -> list[np.ndarray]:
+    """Rings that together cover a line of this width through the points."""
+    rings = []
+    for (x0, y0), (x1, y1) in pairwise(points):
+        length = math.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0))
+        if length < 1e-3:
+            continue
+        dx, dy = (x1 - x0) / length * width / 2, (y1 - y0) / length * width / 2
+        # Ends reach out by a quarter of the width, so that bends have no notches.
+        x0, y0, x1, y1 = x0 - dx / 2, y0 - dy / 2, x1 + dx / 2, y1 + dy / 2
+        rings.append(np.array([(x0 - dy, y0 + dx), (x0 + dy, y0 - dx), (x1 + dy, y1 - dx), (x1 - dy, y1 + dx)]))
+    return rings
+
+
+def smooth_noise(dice: Dice, cells: int, side: int) -> np.ndarray:
+    """Smooth random hills, 0 to 1, ``cells`` of them along each side, float32 [side, side]."""
+    values = dice.bytes((cells + 1) ** 2).reshape(cells + 1, cells + 1).astype(np.float32) / np.float32(255)
+    position = (np.arange(side) + 0.5) * (cells / side)
+    index = np.minimum(position.astype(np.int64), cells - 1)
+    weight = (position - index).astype(np.float32)
+    weight = weight * weight * (3 - 2 * weight)
+    rows = values[index] + (values[index + 1] - values[index]) * weight[:, None]
+    steps = rows[:, 1:] - rows[:, :-1]
+    return rows.take(index, axis=1) + steps.take(index, axis=1) * weight
+
+
+def waves(x: np.ndarray, y: np.ndarray, angle: int, length: float, phase: float) -> np.ndarray:
+    """Stripes across ``angle`` that rise and fall between 0 and 1, float32 [y, x]."""
+    position = (y * (sine(angle) / length) + phase)[:, None] + x * (cosine(angle) / length)
+    position = position.astype(np.float32)
+    position -= np.floor(position)
+    return np.abs(position - np.float32(0.5)) * 2
