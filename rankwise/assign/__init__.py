@@ -3,5 +3,6 @@
 from rankwise.assign.atss import ATSS
 from rankwise.assign.base import Assigner
 from rankwise.assign.iou_threshold import IoUThreshold
+from rankwise.assign.paa import PAA
 
-__all__ = ["ATSS", "Assigner", "IoUThreshold"]
+__all__ = ["ATSS", "PAA", "Assigner", "IoUThreshold"]

@@ -16,8 +16,8 @@ class IoUThreshold(Assigner):
 
     Each anchor looks at the object it overlaps best with: from ``positive`` on it is positive, below ``negative``
     negative, between the two it is ignored. An object that no anchor overlaps that well takes the anchors it overlaps
-    best with (all that tie) unless they are another object's: the low-quality matches of the published code of RetinaNet
-    and AP loss. Set ``low_quality`` to 1 to do without.
+    best with (all that tie) unless they are another object's: the low-quality matches of the published RetinaNet and AP
+    loss. Set ``low_quality`` to 1 to do without.
 
     Args:
         positive: IoU from which on an anchor is positive.

@@ -1,4 +1,4 @@
-"""The assigners once more, as plain loops over images and ground truths: slow, and what the fast ones must agree with."""
+"""The assigners once more, as plain loops over images and ground truths, which the fast ones must agree with."""
 
 from __future__ import annotations
 

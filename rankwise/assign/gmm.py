@@ -1,0 +1,112 @@
+"""Gaussian mixtures of two components in one dimension: thousands of small sets fitted at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: A fit has converged when an iteration changes its mean log likelihood by less than this (scikit-learn's ``tol``).
+TOLERANCE = 1e-3
+
+#: What is added to every variance, so that no component collapses (scikit-learn's ``reg_covar``).
+VARIANCE_FLOOR = 1e-6
+
+#: A fit that has not converged by then stays as it is (scikit-learn's ``max_iter``).
+MAX_ITERATIONS = 100
+
+#: How often the host asks which fits still go on. Asking waits for the device; the result does not depend on it.
+ITERATIONS_BETWEEN_CHECKS = 4
+
+
+@dataclass(frozen=True)
+class Mixtures:
+    """One fitted mixture a set. The first component is the lower one: it began at the smallest value.
+
+    Attributes:
+        weights: float64 [2, T].
+        means: float64 [2, T].
+        variances: float64 [2, T].
+        converged: Whether the fit came to rest before the last iteration, bool [T].
+    """
+
+    weights: Tensor
+    means: Tensor
+    variances: Tensor
+    converged: Tensor
+
+    def assess(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Tells where values belong and how likely they are.
+
+        Args:
+            values: One set a row, [T, N].
+
+        Returns:
+            Whether each is at least as likely to be of the lower component as of the upper, bool [T, N], and its log
+            likelihood under the mixture, float64 [T, N].
+        """
+        lower, upper = _log_joint(values.double(), torch.stack([self.weights, self.means, self.variances]))
+        return lower >= upper, torch.logaddexp(lower, upper)
+
+
+def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
+    """Fits a mixture of two Gaussians to every row, all rows at once, in float64 on the device of the values.
+
+    Expectation maximisation that starts at the smallest and the largest value with equal weights and unit variances. It
+    takes the steps of scikit-learn's ``GaussianMixture(2, weights_init=[0.5, 0.5], means_init=[[min], [max]],
+    precisions_init=[[[1]], [[1]]])`` with everything else at its defaults. Each row stops at its own convergence.
+
+    Args:
+        values: One set a row, [T, N], finite where valid.
+        valid: Which entries belong to the set, bool [T, N]. A row without any gets a mixture that means nothing.
+    """
+    values = values.double().masked_fill(~valid, 0)
+    mask = valid.double()
+    parameters = values.new_ones(3, 2, len(values))  # weights, means, variances
+    parameters[0] = 0.5
+    if values.shape[1]:
+        parameters[1, 0] = values.masked_fill(~valid, math.inf).amin(1)
+        parameters[1, 1] = values.masked_fill(~valid, -math.inf).amax(1)
+    parameters[1].masked_fill_(~valid.any(1), 0)
+    bound = values.new_full((len(values),), -math.inf)
+    converged = torch.zeros_like(bound, dtype=torch.bool)
+
+    # Only the rows that have not converged at the last check are worked on; those that converge in between are held.
+    going = torch.arange(len(values), device=values.device)
+    for iteration in range(MAX_ITERATIONS):
+        if iteration % ITERATIONS_BETWEEN_CHECKS == 0:
+            going = going[~converged[going]]
+            if not len(going):
+                break
+            rows, row_mask = values[going], mask[going]
+        old, old_bound, held = parameters[..., going], bound[going], converged[going]
+        new, new_bound = _iterate(rows, row_mask, old)
+        parameters[..., going] = torch.where(held, old, new)
+        bound[going] = new_bound
+        converged[going] = held | ((new_bound - old_bound).abs() < TOLERANCE)
+    weights, means, variances = parameters
+    return Mixtures(weights, means, variances, converged)
+
+
+def _iterate(values: Tensor, mask: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """New parameters by one step of expectation and maximisation, and the mean log likelihood under the old ones."""
+    log_joint = _log_joint(values, parameters)  # [2, T, N]
+    likelihood = torch.logaddexp(log_joint[0], log_joint[1])
+    share = (log_joint - likelihood).exp_() * mask
+    total = share.sum(-1) + 10 * torch.finfo(torch.float64).eps  # scikit-learn's guard against empty components
+    means = (share * values).sum(-1) / total
+    variances = (share * (values - means.unsqueeze(-1)).square_()).sum(-1) / total + VARIANCE_FLOOR
+    bound = (likelihood * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    return torch.stack([total / total.sum(0), means, variances]), bound
+
+
+def _log_joint(values: Tensor, parameters: Tensor) -> Tensor:
+    """The log density of values [T, N] in each component plus the log of its weight, [2, T, N]."""
+    weights, means, variances = parameters.unsqueeze(-1)
+    constant = weights.log() - 0.5 * (math.log(2 * math.pi) + variances.log())
+    return constant - (values - means).square_() / (2 * variances)
