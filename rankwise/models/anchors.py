@@ -61,7 +61,8 @@ class Anchors:
             return self.make(sizes, device)
         key = (tuple(sizes), device)
         if key not in self._made:
-            self._made[key] = self.make(sizes, device)
+            with torch.inference_mode(False):  # what is made while predicting must serve training too
+                self._made[key] = self.make(sizes, device)
             if len(self._made) > self._REMEMBERED:
                 self._made.popitem(last=False)
         return self._made[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import pickle
 from pathlib import Path
@@ -53,7 +54,7 @@ class Backbone(nn.Module):
         self.strides = settings.strides
         self._chosen = chosen
         self._channels_last_output = str(getattr(net, "output_fmt", "NCHW")).endswith("NHWC")
-        self._still: list[nn.Module] = []  # norms that training does not move
+        self._still: list[str] = []  # norms that training does not move; by name, since they may be converted
         self._freeze(settings)
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -64,22 +65,22 @@ class Backbone(nn.Module):
 
     def train(self, mode: bool = True) -> Backbone:
         super().train(mode)
-        for norm in self._still:
-            norm.eval()
+        for name in self._still:
+            self.net.get_submodule(name).eval()
         return self
 
     def _freeze(self, settings: BackboneSettings) -> None:
         if settings.frozen_stages:
             for parameter in self._before(settings):
                 parameter.requires_grad_(False)
-        for module in self.net.modules():
+        for name, module in self.net.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 own = list(module.parameters(recurse=False))
                 if settings.frozen_norm:
                     for parameter in own:
                         parameter.requires_grad_(False)
                 if own and not any(parameter.requires_grad for parameter in own):
-                    self._still.append(module)
+                    self._still.append(name)
         self.train(self.training)
 
     def _before(self, settings: BackboneSettings) -> list[nn.Parameter]:
@@ -102,9 +103,9 @@ class Backbone(nn.Module):
 
 def _create(settings: BackboneSettings, **more: Any) -> Any:
     arguments = {"pretrained": settings.pretrained is True, "features_only": True, **settings.args, **more}
-    if settings.name not in timm.list_models() and "/" not in settings.name and "." not in settings.name:
-        close = timm.list_models(f"*{settings.name}*")[:5]
-        hint = f"did you mean {', '.join(close)}?" if close else "timm.list_models() names all"
+    if ":" not in settings.name and not timm.is_model(settings.name):  # with a colon it is an address on a hub
+        close = difflib.get_close_matches(settings.name, timm.list_models(), n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else "timm.list_models() has all names"
         raise ModelError(f"timm has no backbone {settings.name!r}: {hint}")
     try:
         return timm.create_model(settings.name, **arguments)
@@ -138,7 +139,7 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
     unexpected = [name for name in renamed if name not in own]
     if unexpected:  # the classifier, and stages that are not used
         whole = timm.create_model(settings.name, **settings.args).state_dict()
-        unexpected = [name for name in found if (name.replace(".", "_", 1) not in own and name not in whole | own)]
+        unexpected = [name for name in unexpected if name not in whole and name.replace("_", ".", 1) not in whole]
     shapes = [
         f"{name} is {tuple(renamed[name].shape)} in the file and {tuple(tensor.shape)} in the network"
         for name, tensor in own.items()

@@ -34,6 +34,7 @@ class Detector(nn.Module):
 
     Attributes:
         thresholds: Score above which ``predict`` reports a class, by its name, if evaluation has found them.
+        extra: What was saved beside the weights, if it was loaded.
     """
 
     mean: Tensor
@@ -49,6 +50,7 @@ class Detector(nn.Module):
         self.settings = settings
         self.classes = list(classes)
         self.thresholds: dict[str, float] | None = None
+        self.extra: dict[str, Any] = {}
         self.backbone = Backbone(settings.backbone)
         self.neck = FeaturePyramid(settings.neck, self.backbone.channels, self.backbone.strides)
         self.anchors = Anchors(settings.anchors, self.neck.strides)
@@ -120,8 +122,8 @@ class Detector(nn.Module):
         try:
             for first in range(0, len(items), batch_size):
                 originals = [as_image(item) for item in items[first : first + batch_size]]
-                resized = [resize_for_input(image.to(device), self.settings.input) for image in originals]
-                predictions = self(stack_images(resized, self.settings.input))
+                resized = [resize_for_input(image, self.settings.input) for image in originals]
+                predictions = self(stack_images(resized, self.settings.input).to(device))
                 for found in postprocess(predictions, sizes_of(resized), sizes_of(originals), settings):
                     keep = found["scores"] >= at_least[found["labels"]]
                     results.append({name: values[keep] for name, values in found.items()})
@@ -157,6 +159,7 @@ class Detector(nn.Module):
         backbone = replace(content.settings.backbone, pretrained=False)
         detector = cls(replace(content.settings, backbone=backbone), content.classes)
         weights.fill(detector, content.tensors, path)
+        detector.extra = content.extra
         detector.thresholds = weights.read_thresholds(path.parent, content.classes)
         return detector.to(device).eval()
 
@@ -171,7 +174,10 @@ class Detector(nn.Module):
             raise ModelError(f"images must be uint8, or float from 0 to 1, not {images.dtype}")
         divisor = self.settings.input.divisor
         right, bottom = -images.shape[3] % divisor, -images.shape[2] % divisor
-        return functional.pad(normal, (0, right, 0, bottom)) if right or bottom else normal
+        # An exported network must not decide by the size of the image it was exported with.
+        if torch.compiler.is_compiling() or right or bottom:
+            normal = functional.pad(normal, (0, right, 0, bottom))
+        return normal
 
     def _first_codes(self) -> Tensor:
         """What the head shall say before training: each box its anchor; for distributions all bins alike."""
