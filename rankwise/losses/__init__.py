@@ -1,5 +1,6 @@
 """Losses over the class logits of dense detectors, all with one call: ``loss(logits, labels, quality, image)``."""
 
+from rankwise.losses.alrp import ALRPLoss
 from rankwise.losses.ap import APLoss
 from rankwise.losses.ape import APELoss
 from rankwise.losses.balances import Rank, ValidNegatives
@@ -12,10 +13,12 @@ from rankwise.losses.pairs import AdaptivePairs, PositiveVsNegative
 from rankwise.losses.pairwise_error import PairwiseError
 from rankwise.losses.pe import PELoss
 from rankwise.losses.quality_focal import QualityFocalLoss
+from rankwise.losses.ranksort import RankSortLoss
 from rankwise.losses.varifocal import VarifocalLoss
 from rankwise.pairsums import Sigmoid, SigmoidCrossEntropy, Step
 
 __all__ = [
+    "ALRPLoss",
     "APELoss",
     "APLoss",
     "AdaptivePairs",
@@ -31,6 +34,7 @@ __all__ = [
     "PositiveVsNegative",
     "QualityFocalLoss",
     "Rank",
+    "RankSortLoss",
     "Sigmoid",
     "SigmoidCrossEntropy",
     "Step",

@@ -1,0 +1,122 @@
+"""aLRP: ranking and box errors in one, divided by the rank."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
+from rankwise.losses.groups import Scope, make_groups
+from rankwise.losses.pairwise_error import Method
+from rankwise.pairsums import DensePairSums, PairSums, Step, error_driven
+
+#: Positives with fewer negatives above them have no gradient, as published: there is nothing to share it among.
+FEW = 1e-5
+
+
+class ALRPLoss(Loss):
+    """aLRP loss: the mean over positives of precision error and box errors above them, both divided by the rank.
+
+    With H(z) = clamp(z/2δ + 1/2, 0, 1), each positive u has rank⁻(u) = Σ H(n_v − p_u) over the negatives, rank(u) =
+    1 + Σ H(p_v − p_u) over the other positives + rank⁻(u), and with the box errors E_k
+
+    - a classification part rank⁻(u) / rank(u): their mean is this loss;
+    - a box part (E_u + Σ_k H(p_k − p_u) · E_k) / rank(u): their mean is the box loss.
+
+    The classification gradient takes the box errors in: u is pulled up by (rank⁻(u) + Σ_k H(p_k − p_u) · E_k) / rank(u),
+    and the negatives are pushed down by as much, in shares of H. The box loss is multiplied with a balance, the ratio of
+    both parts together to the box part, so that it weighs as much as the whole; give it the weight 1.
+
+    A Ranking-based, Balanced Loss Function Unifying Classification and Localisation in Object Detection, Oksuz et al.
+    2020, https://arxiv.org/abs/2009.13592
+
+    Choices: the box error is (1 − GIoU)/2 / (1 − τ) in the box loss, and in the classification gradient the same with
+    the quality q in place of the GIoU. For the balance the paper takes the averages of the last epoch; here they are
+    running averages over batches with positives, plain ones for the first 1/(1 − ``momentum``) batches and exponential
+    ones after, so no number of batches is built in and the first batch already is balanced. They are buffers, are
+    averaged over all processes, and move only in training mode.
+
+    Args:
+        delta: δ, half the width of the step's ramp.
+        tau: τ, the IoU from which a box is right; a box just as good has an error of 1.
+        momentum: Share of the old value in the running averages of the balance.
+        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
+            ("world").
+        method: "fast" is exact at linear cost; "dense" takes every pair by itself, the definition.
+    """
+
+    averages: Tensor
+    batches: Tensor
+
+    def __init__(
+        self,
+        delta: float = 1.0,
+        tau: float = 0.5,
+        momentum: float = 0.999,
+        scope: Scope = "batch",
+        method: Method = "fast",
+    ) -> None:
+        super().__init__()
+        if not 0 <= tau < 1 or not 0 <= momentum < 1:
+            raise ValueError(f"tau and momentum must be within [0, 1), got {tau} and {momentum}")
+        self.distance = Step(delta)
+        self.tau = tau
+        self.momentum = momentum
+        self.scope = scope
+        self.method = method
+        self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))  # of both parts together, of the box part
+        self.register_buffer("batches", torch.zeros((), dtype=torch.float64))
+
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        if quality is None:
+            raise ValueError("quality must be given: float [A], the IoU of each positive's predicted box")
+        with torch.no_grad():
+            groups = make_groups(logits, labels, quality, image, self.scope)
+            number = sum(group.positives.numel() for group in groups)
+            loss = torch.zeros((), dtype=torch.float64, device=logits.device)
+            pushed, gradients, weights = [], [loss[None][:0]], [loss[None][:0]]
+            for group in groups:
+                sums = (DensePairSums if self.method == "dense" else PairSums)(
+                    group.negatives, group.positives, self.distance
+                )
+                errors = self._scaled(1 - group.quality)
+                # The sums over all positives have u itself with H(0) = 1/2; in the rank it counts 1, in the errors 0.
+                above = sums.over_negatives().rank
+                rank = above + sums.over_positives().rank + 0.5
+                boxes = sums.over_positives(values=errors).rank - 0.5 * errors
+                pull = torch.where(above > FEW, (above + boxes) / rank, 0.0) / number
+                loss = loss + (above / rank).sum() / number
+                pushed.append((sums, pull / above.clamp(min=FEW)))
+                gradients.append(-pull)
+                weights.append((sums.read_back_positives(1 / rank) + 0.5 / rank) / number)
+            place = torch.cat([labels.new_zeros(0, dtype=torch.int64), *(group.place for group in groups)])
+        value = error_driven(logits, loss, pushed, place, torch.cat(gradients))
+        in_order = torch.cat(weights)[place.argsort()].to(value.dtype)
+        return Outcome(value, {"classification": loss.to(value.dtype), "balance": self.balance()}, in_order)
+
+    def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
+        assert outcome.box_weights is not None
+        box = (self._scaled(boxes.errors) * boxes.weights * outcome.box_weights).sum()
+        if self.training:
+            self._update(outcome.loss.detach(), box.detach(), len(boxes.errors))
+        return box * self.balance().to(box.dtype)
+
+    def balance(self) -> Tensor:
+        """What the box loss is multiplied with: 1 before the first batch with positives."""
+        both, box = self.averages
+        return torch.where(self.batches > 0, both / box.clamp(min=1e-9), 1.0)
+
+    def _scaled(self, errors: Tensor) -> Tensor:
+        return errors / (2 * (1 - self.tau))
+
+    @torch.no_grad()
+    def _update(self, classification: Tensor, box: Tensor, positives: int) -> None:
+        now = torch.stack([classification + box, box]).double()
+        seen = torch.cat([now, now.new_tensor([float(positives > 0)])])
+        *now, share = world_average(seen)
+        moved = (share > 0).double()
+        self.batches.add_(moved)
+        step = moved * torch.maximum(1 / self.batches.clamp(min=1), self.batches.new_tensor(1 - self.momentum))
+        self.averages.lerp_(torch.stack(now) / share.clamp(min=1e-9), step)
