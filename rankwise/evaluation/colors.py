@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import colorsys
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
 
 #: Okabe and Ito's palette, told apart with any kind of colour vision, and a dark red of Paul Tol's for the black.
 _PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#F0E442", "#0072B2", "#882255")
@@ -10,27 +14,36 @@ _PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#F0E442", "#
 #: The same palette's two for things that are no classes.
 EMPHASIS, ACCENT = "#0072B2", "#D55E00"
 
-_GOLDEN = 0.618033988749895
-
 RGB = tuple[int, int, int]
 
 
 def class_color(label: int) -> RGB:
     """The colour of a class, by its label.
 
-    The first eight are safe for colour-blind readers; further ones walk round the colour circle by the golden ratio,
-    in three degrees of lightness.
+    The first eight are safe for colour-blind readers; each further one is the one that differs most from all before
+    it. After some two hundred they begin again.
 
     Args:
         label: The class, from 0.
     """
-    if label < len(_PALETTE):
-        value = int(_PALETTE[label][1:], 16)
-        return value >> 16, value >> 8 & 255, value & 255
-    lightness = (0.62, 0.42, 0.76)[label % 3]
-    channels = colorsys.hls_to_rgb(label * _GOLDEN % 1, lightness, 0.75)
-    red, green, blue = (round(255 * channel) for channel in channels)
-    return red, green, blue
+    colors = _all_colors()
+    return colors[label % len(colors)]
+
+
+@lru_cache(maxsize=1)
+def _all_colors() -> list[RGB]:
+    """The palette, then a grid of hues, lightness and saturation, always the farthest from all colours so far."""
+    first = np.asarray([[int(color[at : at + 2], 16) for at in (1, 3, 5)] for color in _PALETTE], dtype=np.float64)
+    grid = product(np.arange(24) / 24, (0.35, 0.5, 0.65, 0.8), (0.45, 0.9))
+    rest = np.asarray([colorsys.hls_to_rgb(*point) for point in grid]).round(2) * 255
+    weights = np.sqrt([2.0, 4.0, 3.0])  # how much the eye sees of red, green and blue, nearly
+    distance = np.linalg.norm((rest[:, None] - first) * weights, axis=-1).min(axis=1)
+    chosen = list(first)
+    for _ in range(len(rest)):
+        best = int(distance.argmax())
+        chosen.append(rest[best])
+        distance = np.minimum(distance, np.linalg.norm((rest - rest[best]) * weights, axis=-1))
+    return [(int(red), int(green), int(blue)) for red, green, blue in np.asarray(chosen).round()]
 
 
 def hex_color(label: int) -> str:

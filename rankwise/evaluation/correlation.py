@@ -59,7 +59,7 @@ def correlate(scores: NDArray[np.float64], ious: NDArray[np.float64]) -> Correla
         values = (
             stats.pearsonr(scores, ious).statistic,
             stats.spearmanr(scores, ious).statistic,
-            stats.kendalltau(scores, ious, method="asymptotic").statistic,
+            stats.kendalltau(scores, ious).statistic,
         )
     pcc, scc, kcc = (float(value) if np.isfinite(value) else None for value in values)
     return Correlation(pcc, scc, kcc, n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from rich.console import Console
 
-from rankwise.evaluation import Evaluation, evaluate
+from rankwise.evaluation import Evaluation, Thresholds, evaluate
 
 NAMES = ("ap", "ap50", "ap75", "aps", "apm", "apl")
 
@@ -75,3 +76,244 @@ def test_numbers_agree_with_pycocotools_on_whole_pixel_boxes_where_ious_hit_thre
     for found in whole.detections.values():
         found["boxes"] = found["boxes"].round()
     assert_agrees(whole)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_numbers_agree_with_pycocotools_on_a_single_class(scene, seed):
+    assert_agrees(scene(seed, category_ids=(17,)))
+
+
+def test_an_area_range_without_objects_is_undefined_and_shown_as_a_dash(scene):
+    small = scene(4)
+    for annotation in small.ground_truth["annotations"]:
+        annotation["area"] = 50.0  # as a thin mask in a large box
+    result = assert_agrees(small)
+    assert result.apm is None
+    assert result.apl is None
+    assert result.aps is not None
+    assert "–" in shown(result)
+
+
+def test_area_ranges_go_by_the_annotated_area_not_by_the_box(scene):
+    masks = scene(5)
+    before = evaluate(*masks.parts)
+    for annotation in masks.ground_truth["annotations"]:
+        annotation["area"] /= 10
+    after = assert_agrees(masks)
+    assert after.ap == before.ap
+    assert after.apm != before.apm
+
+
+def test_an_annotation_without_area_has_that_of_its_box(scene):
+    given = scene(6)
+    for annotation in given.ground_truth["annotations"]:
+        annotation["area"] = annotation["bbox"][2] * annotation["bbox"][3]
+    expected = evaluate(*given.parts)
+    for annotation in given.ground_truth["annotations"]:
+        del annotation["area"]
+    assert evaluate(*given.parts) == expected
+
+
+def test_numbers_do_not_depend_on_the_order_of_the_images(scene):
+    given = scene(7, images=30)
+    expected = evaluate(*given.parts)
+    rng = np.random.default_rng(0)
+    images, detections = list(given.ground_truth["images"]), list(given.detections.items())
+    by_image = [
+        [row for row in given.ground_truth["annotations"] if row["image_id"] == image["id"]] for image in images
+    ]
+    for order in (rng.permutation(len(images)), rng.permutation(len(images))):
+        truth = {
+            "images": [images[place] for place in order],
+            "annotations": [row for place in order for row in by_image[place]],
+            "categories": given.ground_truth["categories"][::-1],
+        }
+        shuffled = dict(detections[place] for place in rng.permutation(len(detections)))
+        result = evaluate(truth, shuffled, given.category_ids, given.classes)
+        assert result == expected
+        assert json.dumps(result.to_dict()) == json.dumps(expected.to_dict())
+
+
+def test_labels_in_another_order_give_each_class_the_same_numbers(scene):
+    given = scene(8)
+    expected = evaluate(*given.parts)
+    order = [2, 0, 1]
+    moved = {
+        image: found | {"labels": torch.tensor([order.index(label) for label in found["labels"].tolist()]).long()}
+        for image, found in given.detections.items()
+    }
+    categories, classes = [given.category_ids[k] for k in order], [given.classes[k] for k in order]
+    assert evaluate(given.ground_truth, moved, categories, classes).per_class == pytest.approx(expected.per_class)
+
+
+def test_no_detections_at_all_is_zero(scene):
+    given = scene(9)
+    for none in ({}, {image: _nothing() for image in given.detections}):
+        result = evaluate(given.ground_truth, none, given.category_ids, given.classes)
+        assert result.ap == result.ap50 == 0
+        assert set(result.per_class.values()) == {0}
+        assert result.detections == 0
+        assert result.correlation.pcc is None
+        assert result.thresholds.overall.f1 is None
+        shown(result)
+
+
+def test_no_ground_truth_at_all_leaves_everything_undefined(scene):
+    given = scene(10)
+    truth = given.ground_truth | {"annotations": []}
+    result = evaluate(truth, given.detections, given.category_ids, given.classes)
+    assert [getattr(result, name) for name in NAMES] == [None] * 6
+    assert set(result.per_class.values()) == {None}
+    assert result.objects == 0
+    assert result.detections > 0
+    shown(result)
+    assert evaluate({"images": [], "annotations": []}, {}, [1], ["a"]).ap is None
+
+
+def test_a_class_without_objects_is_undefined_and_leaves_the_mean_alone(scene):
+    given = scene(11)
+    expected = evaluate(*given.parts)
+    result = evaluate(given.ground_truth, given.detections, [*given.category_ids, 1000], [*given.classes, "unicorn"])
+    assert result.per_class["unicorn"] is None
+    assert result.ap == expected.ap
+    assert result.thresholds.per_class["unicorn"].score == result.thresholds.overall.score
+
+
+def test_annotations_of_categories_that_are_not_asked_for_are_left_out(scene):
+    given = scene(12)
+    stranger = given.ground_truth["annotations"][0] | {"id": 10**6, "category_id": 555}
+    truth = given.ground_truth | {"annotations": [*given.ground_truth["annotations"], stranger]}
+    assert evaluate(truth, given.detections, given.category_ids, given.classes) == evaluate(*given.parts)
+
+
+def test_perfect_detections_reach_100():
+    truth = _truth([[10, 10, 20.3, 30.1], [50, 50, 100, 120]])
+    found = _found([[10, 10, 30.3, 40.1], [50, 50, 150, 170]], [0.9, 0.8])
+    result = evaluate(truth, {1: found}, [1], ["a"])
+    assert result.ap == pytest.approx(100)
+    assert result.thresholds.overall.f1 == 1
+
+
+def test_a_detection_on_a_crowd_is_neither_right_nor_wrong():
+    truth = _truth([[10, 10, 20, 20], [100, 100, 200, 200]], crowd=[0, 1])
+    found = _found([[120, 120, 140, 140], [130, 150, 180, 180], [10, 10, 30, 30]], [0.9, 0.8, 0.7])
+    result = evaluate(truth, {1: found}, [1], ["a"])
+    assert result.ap == pytest.approx(100)
+    assert result.objects == 1
+    assert result.thresholds.overall.precision == 1
+
+
+def test_boxes_that_end_before_they_begin_count_as_wrong_detections_of_no_size():
+    truth = _truth([[10, 10, 20, 20]])
+    found = _found([[30, 30, 10, 10], [10, 10, 30, 30]], [0.9, 0.8])
+    assert evaluate(truth, {1: found}, [1], ["a"]).ap == pytest.approx(50)
+
+
+def test_nothing_is_printed(scene, capfd):
+    evaluate(*scene(13).parts)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("scores", float("nan"), "image 8: a detection has a score that is no finite number"),
+        ("scores", float("inf"), "image 8: a detection has a score that is no finite number"),
+        ("boxes", float("nan"), "image 8: a detection has a box with a coordinate that is no finite number"),
+        ("labels", 3, "image 8: a detection has a label above 2, the last of 3 classes"),
+        ("labels", -1, "image 8: a detection has a negative label"),
+    ],
+)
+def test_a_bad_detection_is_an_error_that_names_the_image(scene, key, value, message):
+    given = scene(14)
+    given.detections[3], given.detections[8] = (
+        _found([[0, 0, 9, 9]] * 2, [0.5, 0.4]),
+        _found([[0, 0, 9, 9]] * 2, [1, 0]),
+    )
+    given.detections[8][key][1] = value
+    with pytest.raises(ValueError, match=message):
+        evaluate(*given.parts)
+
+
+def test_detections_of_an_unlisted_image_are_an_error(scene):
+    given = scene(15)
+    given.detections[4] = _nothing()
+    with pytest.raises(ValueError, match="detections for image 4, which the ground truth does not list"):
+        evaluate(*given.parts)
+
+
+def test_columns_of_different_lengths_are_an_error(scene):
+    given = scene(15)
+    given.detections[3] = _nothing() | {"scores": torch.zeros(2)}
+    with pytest.raises(ValueError, match=r"image 3: detections need boxes \[N, 4\]"):
+        evaluate(*given.parts)
+
+
+def test_a_category_id_is_needed_for_each_class(scene):
+    given = scene(15)
+    with pytest.raises(ValueError, match="2 category ids for 3 classes"):
+        evaluate(given.ground_truth, given.detections, given.category_ids[:2], given.classes)
+
+
+def test_classes_of_one_name_are_told_apart_by_their_category(scene):
+    given = scene(16)
+    result = evaluate(given.ground_truth, given.detections, given.category_ids, ["fish", "fish", "bird"])
+    assert list(result.per_class) == ["fish (7)", "fish (2)", "bird"]
+
+
+def test_eval_json_holds_every_number_and_thresholds_come_back_out_of_it(scene):
+    result = evaluate(*scene(17).parts)
+    values = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {*NAMES, "per_class", "correlation", "thresholds", "images", "objects", "detections"} == set(values)
+    assert values["ap50"] == result.ap50
+    assert values["correlation"]["n"] == result.correlation.n
+    assert Thresholds.from_dict(values["thresholds"]) == result.thresholds
+    assert result.summary()["kcc"] == result.correlation.kcc
+
+
+def test_the_table_names_every_class_and_number(scene):
+    given = scene(18)
+    result = evaluate(*given.parts)
+    text = shown(result)
+    for word in (*given.classes, "AP50", "KCC", "best F1", f"{result.ap:.1f}", f"{result.correlation.scc:.3f}"):
+        assert word in text
+
+
+def test_a_class_name_with_brackets_is_no_markup(scene):
+    given = scene(18)
+    result = evaluate(given.ground_truth, given.detections, given.category_ids, ["[bold]x", "b", "c"])
+    assert "[bold]x" in shown(result)
+
+
+def test_precision_curves_average_to_the_numbers(scene):
+    given = scene(19)
+    result = evaluate(*given.parts)
+    assert 100 * np.nanmean(result.curves.at(0.75)) == pytest.approx(result.ap75)
+    assert 100 * np.nanmean(result.curves.precision[..., 1]) == pytest.approx(result.per_class[given.classes[1]])
+
+
+def shown(result: Evaluation) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    result.print_table(console)
+    return console.export_text()
+
+
+def _truth(boxes, crowd=None):
+    annotations = [
+        {"id": k, "image_id": 1, "category_id": 1, "bbox": box, "iscrowd": crowd[k] if crowd else 0}
+        for k, box in enumerate(boxes)
+    ]
+    return {"images": [{"id": 1}], "annotations": annotations, "categories": [{"id": 1, "name": "a"}]}
+
+
+def _found(boxes, scores):
+    count = len(scores)
+    return {
+        "boxes": torch.tensor(boxes, dtype=torch.float32).reshape(count, 4),
+        "scores": torch.tensor(scores, dtype=torch.float32),
+        "labels": torch.zeros(count, dtype=torch.int64),
+    }
+
+
+def _nothing():
+    return _found([], [])

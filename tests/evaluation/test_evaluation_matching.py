@@ -1,0 +1,298 @@
+"""Matching, correlation and thresholds against plain loops."""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+from scipy import stats
+
+from rankwise.evaluation import (
+    best_thresholds,
+    correlate,
+    detection_table,
+    evaluate,
+    localised,
+    match,
+    matching,
+    object_table,
+    sweep,
+)
+
+
+def tables(scene):
+    return detection_table(scene.detections, len(scene.classes)), object_table(scene.ground_truth, scene.category_ids)
+
+
+def plain_iou(box, other, crowd=False):
+    width = min(box[2], other[2]) - max(box[0], other[0])
+    height = min(box[3], other[3]) - max(box[1], other[1])
+    if width <= 0 or height <= 0:
+        return 0.0
+    area, other_area = ((b[2] - b[0]) * (b[3] - b[1]) for b in (box, other))
+    return width * height / (area if crowd else area + other_area - width * height)
+
+
+def plain_match(detections, objects, iou):
+    """One detection after the other, as COCO's rule reads."""
+    matched, ignored, best = [], [], []
+    taken = set()
+    for row in np.lexsort((np.arange(len(detections)), -detections.scores)):
+        mine = [
+            column
+            for column in range(len(objects))
+            if objects.image_ids[column] == detections.image_ids[row]
+            and objects.labels[column] == detections.labels[row]
+        ]
+        overlaps = {c: plain_iou(detections.boxes[row], objects.boxes[c], objects.crowd[c]) for c in mine}
+        real = [c for c in mine if not objects.crowd[c]]
+        free = [c for c in real if c not in taken and overlaps[c] >= iou]
+        choice = max(free, key=lambda c: (overlaps[c], c), default=-1)
+        taken.add(choice)
+        matched.append((row, choice))
+        on_crowd = any(objects.crowd[c] and overlaps[c] >= iou for c in mine)
+        ignored.append((row, choice < 0 and on_crowd))
+        best.append((row, max((overlaps[c] for c in real), default=0.0)))
+    return ([value for _, value in sorted(column)] for column in (matched, ignored, best))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("iou", [0.5, 0.75])
+def test_matches_are_those_of_a_plain_loop(scene, seed, iou):
+    detections, objects = tables(scene(seed, images=8))
+    ours = match(detections, objects, iou)
+    matched, ignored, best = plain_match(detections, objects, iou)
+    assert ours.matched.tolist() == matched
+    assert ours.ignored.tolist() == ignored
+    assert ours.best_iou == pytest.approx(best)
+    for column, row in enumerate(ours.found_by.tolist()):
+        assert row == (matched.index(column) if column in matched else -1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_matches_are_those_of_pycocotools(scene, seed):
+    given = scene(seed, images=10)
+    detections, objects = tables(given)
+    ours = match(detections, objects, 0.5)
+    truth = COCO()
+    truth.dataset = copy.deepcopy(given.ground_truth)
+    for annotation in truth.dataset["annotations"]:
+        annotation["id"] += 1
+    truth.createIndex()
+    xywh = detections.boxes.copy()
+    xywh[:, 2:] -= xywh[:, :2]
+    found = truth.loadRes(
+        [
+            {
+                "image_id": int(detections.image_ids[row]),
+                "category_id": given.category_ids[detections.labels[row]],
+                "bbox": xywh[row].tolist(),
+                "score": detections.scores[row],
+            }
+            for row in range(len(detections))
+        ]
+    )  # which numbers them from 1, in this order
+    coco = COCOeval(truth, found, "bbox")
+    coco.evaluate()
+    seen = 0
+    for entry in coco.evalImgs:
+        if entry is None or entry["aRng"] != [0, 1e10]:
+            continue
+        for place, number in enumerate(entry["dtIds"]):
+            row, theirs = number - 1, int(entry["dtMatches"][0, place])
+            assert ours.ignored[row] == entry["dtIgnore"][0, place]
+            if not ours.ignored[row]:
+                mine = objects.annotation_ids[ours.matched[row]] + 1 if ours.matched[row] >= 0 else 0
+                assert mine == theirs
+            seen += 1
+    assert seen == len(detections)
+
+
+def test_pairs_are_the_same_in_small_pieces(scene, monkeypatch):
+    detections, objects = tables(scene(20))
+    whole = matching.overlapping_pairs(detections, objects, same_class=False)
+    monkeypatch.setattr(matching, "CHUNK", 7)
+    for one, other in zip(whole, matching.overlapping_pairs(detections, objects, same_class=False), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_pairs_of_any_class_include_those_of_the_same_class(scene):
+    detections, objects = tables(scene(21))
+    rows, columns, _ = matching.overlapping_pairs(detections, objects)
+    assert (detections.labels[rows] == objects.labels[columns]).all()
+    every = matching.overlapping_pairs(detections, objects, same_class=False)
+    assert set(zip(rows, columns, strict=True)) < set(zip(every[0], every[1], strict=True))
+
+
+def test_a_coco_sized_evaluation_takes_seconds():
+    rng = np.random.default_rng(0)
+    images, per_image, classes = 1000, 100, 80
+    annotations, found = [], {}
+    for image in range(images):
+        corners, sides, labels = rng.uniform(0, 400, (8, 2)), rng.uniform(10, 200, (8, 2)), rng.integers(0, classes, 8)
+        for corner, side, label in zip(corners.tolist(), sides.tolist(), labels.tolist(), strict=True):
+            annotations.append({"image_id": image, "category_id": label, "bbox": [*corner, *side]})
+        which = rng.integers(0, 8, per_image)
+        boxes = np.concatenate([corners, corners + sides], axis=1)[which] + rng.normal(0, 8, (per_image, 4))
+        found[image] = {
+            "boxes": torch.from_numpy(boxes),
+            "scores": torch.from_numpy(rng.random(per_image)),
+            "labels": torch.from_numpy(labels[which]),
+        }
+    truth = {"images": [{"id": image} for image in range(images)], "annotations": annotations}
+    start = time.perf_counter()
+    result = evaluate(truth, found, range(classes), [str(label) for label in range(classes)])
+    assert result.correlation.n > 10_000
+    assert time.perf_counter() - start < 5  # a fifth of COCO's validation set, measured in about half a second
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_correlation_is_scipys_over_a_plain_loop(scene, seed):
+    detections, objects = tables(scene(seed))
+    scores, ious = [], []
+    for row in range(len(detections)):
+        best = 0.0
+        for column in range(len(objects)):
+            same = objects.image_ids[column] == detections.image_ids[row]
+            if same and objects.labels[column] == detections.labels[row] and not objects.crowd[column]:
+                best = max(best, plain_iou(detections.boxes[row], objects.boxes[column]))
+        if best > 0.5:
+            scores.append(detections.scores[row])
+            ious.append(best)
+    ours = correlate(*localised(match(detections, objects)))
+    assert ours.n == len(scores) > 10
+    assert ours.pcc == pytest.approx(stats.pearsonr(scores, ious)[0], abs=1e-12)
+    assert ours.scc == pytest.approx(stats.spearmanr(scores, ious)[0], abs=1e-12)
+    assert ours.kcc == pytest.approx(stats.kendalltau(scores, ious)[0], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scores", "ious"), [([], []), ([0.5], [0.7]), ([0.5, 0.5], [0.6, 0.7]), ([0.1, 0.5], [0.7, 0.7])]
+)
+def test_too_few_or_constant_values_have_no_correlation_and_no_warning(scores, ious):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = correlate(np.asarray(scores, dtype=float), np.asarray(ious, dtype=float))
+    assert (ours.pcc, ours.scc, ours.kcc, ours.n) == (None, None, None, len(scores))
+
+
+def test_two_points_correlate_fully():
+    ours = correlate(np.asarray([0.2, 0.6]), np.asarray([0.7, 0.9]))
+    assert (ours.pcc, ours.scc, ours.kcc) == pytest.approx((1, 1, 1))
+
+
+def test_nearly_constant_values_give_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        correlate(1 + np.asarray([0, 1, 0]) * 2.3e-16, np.asarray([0.6, 0.7, 0.8]))
+
+
+def test_half_a_million_points_correlate_in_seconds():
+    rng = np.random.default_rng(0)
+    ious = rng.uniform(0.5, 1, 500_000)
+    scores = ious + rng.normal(0, 0.1, len(ious))
+    start = time.perf_counter()
+    ours = correlate(scores, ious)
+    assert time.perf_counter() - start < 10
+    assert 0.5 < ours.kcc < ours.scc < 1
+
+
+def brute_force(matches, label=None):
+    """The best (F1, threshold), counted anew for every threshold there could be."""
+    detections, objects = matches.detections, matches.objects
+    wanted = [c for c in range(len(objects)) if not objects.crowd[c] and label in (None, objects.labels[c])]
+    rows = [r for r in range(len(detections)) if not matches.ignored[r] and label in (None, detections.labels[r])]
+    best = (0.0, None)
+    for cut in sorted({detections.scores[r] for r in rows}, reverse=True):
+        kept = [r for r in rows if detections.scores[r] >= cut]
+        right = sum(matches.matched[r] >= 0 for r in kept)
+        precision, recall = right / len(kept), right / len(wanted) if wanted else 0.0
+        f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+        if f1 > best[0] + 1e-12:
+            best = (f1, cut)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_thresholds_are_those_of_brute_force(scene, seed):
+    given = scene(seed)
+    matches = match(*tables(given))
+    ours = best_thresholds(matches, given.classes)
+    f1, cut = brute_force(matches)
+    assert ours.overall.score == cut
+    assert ours.overall.f1 == pytest.approx(f1)
+    for label, name in enumerate(given.classes):
+        f1, cut = brute_force(matches, label)
+        assert ours.per_class[name].score == (ours.overall.score if cut is None else cut)
+        assert ours.per_class[name].f1 == (None if cut is None else pytest.approx(f1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_sweep_is_what_matching_only_the_kept_detections_gives(scene, seed):
+    given = scene(seed)
+    values = sweep(match(*tables(given)))
+    for place in range(0, len(values.scores), 7):
+        kept = {
+            image: {key: column[found["scores"].double() >= values.scores[place]] for key, column in found.items()}
+            for image, found in given.detections.items()
+        }
+        again = match(detection_table(kept), object_table(given.ground_truth, given.category_ids))
+        counted = ~again.ignored
+        objects = (~again.objects.crowd).sum()
+        assert values.precision[place] == again.correct.sum() / counted.sum()
+        assert values.recall[place] == again.correct.sum() / objects
+        assert values.f1[place] == pytest.approx(2 * again.correct.sum() / (counted.sum() + objects))
+
+
+def test_of_equal_f1_the_higher_threshold_is_taken():
+    truth = {
+        "images": [{"id": 1}],
+        "annotations": [{"image_id": 1, "category_id": 1, "bbox": [x, 0, 10, 10]} for x in (0, 100, 150)],
+    }
+    boxes = [[0, 0, 10, 10], [300, 0, 310, 10], [300, 50, 310, 60], [300, 90, 310, 99], [100, 0, 110, 10]]
+    found = {
+        "boxes": torch.tensor(boxes, dtype=torch.float32),
+        "scores": torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5]),
+        "labels": torch.zeros(5, dtype=torch.int64),
+    }
+    values = sweep(match(detection_table({1: found}), object_table(truth, [1])))
+    assert values.f1[0] == values.f1[4] == 0.5  # 2·1/(1+3) and 2·2/(5+3)
+    assert values.best().score == pytest.approx(0.9)
+
+
+def test_tied_scores_are_kept_or_dropped_together():
+    truth = {"images": [{"id": 1}], "annotations": [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 10, 10]}]}
+    found = {
+        "boxes": torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]),
+        "scores": torch.tensor([0.5, 0.5]),
+        "labels": torch.zeros(2, dtype=torch.int64),
+    }
+    values = sweep(match(detection_table({1: found}), object_table(truth, [1])))
+    assert values.scores.tolist() == [0.5]
+    assert values.precision.tolist() == [0.5]
+
+
+def test_by_label_falls_back_to_the_overall_threshold(scene):
+    given = scene(3)
+    ours = best_thresholds(match(*tables(given)), given.classes)
+    assert ours.by_label([given.classes[1], "never seen"]) == [
+        ours.per_class[given.classes[1]].score,
+        ours.overall.score,
+    ]
+
+
+def test_without_any_right_detection_the_highest_score_is_the_threshold():
+    truth = {"images": [{"id": 1}], "annotations": []}
+    found = {
+        "boxes": torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]),
+        "scores": torch.tensor([0.75, 0.5]),
+        "labels": torch.zeros(2, dtype=torch.int64),
+    }
+    matches = match(detection_table({1: found}), object_table(truth, [1]))
+    assert best_thresholds(matches, ["a"]).by_label(["a"]) == [0.75]
