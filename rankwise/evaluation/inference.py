@@ -10,7 +10,9 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from rankwise.data import DetectionDataset, build_loader, eval_transform
+from rankwise.data.dataset import DetectionDataset
+from rankwise.data.loader import build_loader
+from rankwise.data.transforms import EvalTransform
 from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.evaluation.results import write_results
 from rankwise.models import Detector
@@ -120,7 +122,7 @@ def evaluate_run(
         section["path"] = data
     settings = from_plain(DataSettings, section, "data")
     detector = Detector.load(run, device=pick_device(device))
-    dataset = open_split(settings, split or "val").with_transform(eval_transform(detector.settings.input))
+    dataset = open_split(settings, split or "val").with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
         raise ValueError(f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}")
     found = detect(detector, dataset, batch_size, settings.workers if workers is None else workers)

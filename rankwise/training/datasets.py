@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rankwise.data import DetectionDataset, ShapesDataset, eval_transform, open_dataset, train_transform
+from rankwise.data.dataset import DetectionDataset
+from rankwise.data.shapes import ShapesDataset
+from rankwise.data.transforms import EvalTransform, TrainTransform
 from rankwise.models.settings import InputSettings
 from rankwise.training.settings import DataSettings
 
@@ -19,6 +21,8 @@ def open_split(data: DataSettings, split: str) -> DetectionDataset:
         images = shapes.train_images if split == "train" else shapes.val_images
         return ShapesDataset(split, size=shapes.size, images=images, seed=shapes.seed)
     name = {"train": data.train, "val": data.val}.get(split, split)
+    from rankwise.data import open_dataset
+
     return open_dataset(data.path, name, skip_bad=data.skip_bad)
 
 
@@ -30,4 +34,4 @@ def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDat
         size: The size the detector sees images in.
     """
     train_set, val_set = open_split(data, "train"), open_split(data, "val")
-    return train_set.with_transform(train_transform(data.augment, size)), val_set.with_transform(eval_transform(size))
+    return train_set.with_transform(TrainTransform(size, data.augment)), val_set.with_transform(EvalTransform(size))

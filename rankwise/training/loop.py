@@ -16,7 +16,8 @@ from lightning_fabric import Fabric
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
-from rankwise.data import DetectionDataset, build_loader
+from rankwise.data.dataset import DetectionDataset
+from rankwise.data.loader import build_loader
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
 from rankwise.models import Detector
 from rankwise.structures import Batch
