@@ -78,7 +78,7 @@ def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[floa
 def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
     """Scores of well-localised detections against their IoU, with the correlation.
 
-    The line is the median score at each IoU, the band holds the middle half of the scores.
+    The line is the median score at each IoU; between the dashed ones lies the middle half of the scores.
 
     Args:
         matches: ``Evaluation.matches``.
@@ -88,16 +88,23 @@ def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
     correlation = correlate(scores, ious)
     figure, (panel,) = _panels(1, width=5.6, height=4.4)
     if len(scores) > CLOUD:
-        density = panel.hexbin(ious, scores, gridsize=45, bins="log", mincnt=1, cmap="Blues", linewidths=0.1)
-        figure.colorbar(density, ax=panel, label="detections", pad=0.02).outline.set_visible(False)
+        from matplotlib.colors import LogNorm
+
+        # The scale begins below one, so that a single detection is not white on white.
+        density = panel.hexbin(
+            ious, scores, gridsize=32, mincnt=1, cmap="Blues", norm=LogNorm(vmin=0.4), linewidths=0.2
+        )
+        bar = figure.colorbar(density, ax=panel, label="detections", pad=0.02, format="%g")
+        bar.outline.set_visible(False)
     elif len(scores):
         panel.scatter(ious, scores, s=10, color="#56B4E9", alpha=0.6, linewidths=0)
     else:
         _nothing(panel)
     middles, low, median, high = _quartiles(ious, scores, above)
     if len(middles) > 1:
-        panel.fill_between(middles, low, high, color=ACCENT, alpha=0.2, linewidth=0)
-        panel.plot(middles, median, color=ACCENT, linewidth=2.2, label="median score, middle half")
+        panel.plot(middles, median, color=ACCENT, linewidth=2.4, label="median score")
+        panel.plot(middles, low, color=ACCENT, linewidth=1.3, linestyle="--", label="quartiles")
+        panel.plot(middles, high, color=ACCENT, linewidth=1.3, linestyle="--")
         panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none")
     parts = ", ".join(f"{name.upper()} {shown(getattr(correlation, name), 3)}" for name in ("pcc", "scc", "kcc"))
     _style(panel, "IoU with the object", "score", f"{parts}   ({len(scores):,} detections)")
