@@ -2,6 +2,18 @@
 
 from rankwise.data.dataset import DetectionDataset, ImageRecord
 from rankwise.data.errors import DataError
+from rankwise.data.loader import Loader, collate
 from rankwise.data.shapes import ShapesDataset
+from rankwise.data.transforms import AugmentSettings, EvalTransform, TrainTransform
 
-__all__ = ["DataError", "DetectionDataset", "ImageRecord", "ShapesDataset"]
+__all__ = [
+    "AugmentSettings",
+    "DataError",
+    "DetectionDataset",
+    "EvalTransform",
+    "ImageRecord",
+    "Loader",
+    "ShapesDataset",
+    "TrainTransform",
+    "collate",
+]

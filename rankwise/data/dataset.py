@@ -111,7 +111,7 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         except DataError as error:
             if not self.skip_bad:
                 raise
-            return self._blank(self.records[index], str(error))
+            return self.blank(index, fault=str(error))
         target = record.target()
         return self.transform(image, target) if self.transform else (image, target)
 
@@ -164,7 +164,14 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         categories = [{"id": id_, "name": name} for id_, name in zip(self.category_ids, self.classes, strict=True)]
         return {"images": images, "annotations": annotations, "categories": categories}
 
-    def _blank(self, record: ImageRecord, fault: str) -> tuple[Tensor, Target]:
+    def blank(self, index: int, fault: str | None) -> tuple[Tensor, Target]:
+        """A blank image, ignore region all over, in place of the one at ``index``.
+
+        Args:
+            index: Whose name and size it bears.
+            fault: Why that one is not shown; None says that nothing is wrong with it.
+        """
+        record = self.records[index]
         # Small, since the image may have been refused for its size; the transform brings it to the detector's.
         scale = min(1.0, 64 / max(record.height, record.width))
         height, width = max(1, round(record.height * scale)), max(1, round(record.width * scale))

@@ -1,0 +1,222 @@
+"""Batches in an order that only the seed and the epoch decide, whoever loads them and wherever a run was stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from rankwise.data.dataset import DetectionDataset
+from rankwise.data.errors import DataError
+from rankwise.data.images import MEAN_COLOUR
+from rankwise.structures import Batch, Target
+
+#: Which item of which epoch: all that a worker needs to know.
+_Key = tuple[int, int]
+
+#: The index that stands for a blank image.
+_NOTHING = -1
+
+
+def collate(items: Sequence[tuple[Tensor, Target]], divisor: int = 32) -> Batch:
+    """Images padded at the right and the bottom to one size, with their targets.
+
+    Args:
+        items: Images, uint8 [3, H, W], and targets.
+        divisor: Height and width of the batch are multiples of this.
+    """
+    height = max(image.shape[1] for image, _ in items)
+    width = max(image.shape[2] for image, _ in items)
+    height, width = -(-height // divisor) * divisor, -(-width // divisor) * divisor
+    images = torch.empty((len(items), 3, height, width), dtype=torch.uint8)
+    colour = torch.tensor(MEAN_COLOUR, dtype=torch.uint8)[:, None, None]
+    for padded, (image, _) in zip(images, items, strict=True):
+        h, w = image.shape[1:]
+        padded[:, :h, :w] = image
+        padded[:, h:] = colour
+        padded[:, :h, w:] = colour
+    return Batch(images, [target for _, target in items])
+
+
+def epoch_order(images: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
+    """The order of all images in an epoch: each once, a function of seed and epoch alone."""
+    if not shuffle:
+        return list(range(images))
+    generator = torch.Generator().manual_seed(mixed(seed, epoch))
+    return torch.randperm(images, generator=generator).tolist()
+
+
+def mixed(*numbers: int) -> int:
+    """One seed from several whole numbers, so that neighbours have nothing in common (the mixing of SplitMix64)."""
+    mask = (1 << 64) - 1
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & mask)) + 0x9E3779B97F4A7C15 & mask
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
+        state ^= state >> 31
+    return state >> 1  # torch's generators take 63 bits
+
+
+class _Batches(Sampler[list[_Key]]):
+    """This process's share of each step of an epoch."""
+
+    def __init__(
+        self, images: int, batch_size: int, shuffle: bool, seed: int, rank: int, world_size: int, drop_last: bool
+    ) -> None:
+        self.images, self.batch_size, self.shuffle, self.seed = images, batch_size, shuffle, seed
+        self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
+        self.epoch = self.start = 0
+
+    def __len__(self) -> int:
+        full, rest = divmod(self.images, self.batch_size)
+        return full + (not self.drop_last and rest > (0 if self.shuffle else self.rank))
+
+    def __iter__(self) -> Iterator[list[_Key]]:
+        order = epoch_order(self.images, self.seed, self.epoch, self.shuffle)
+        for step in range(self.start, len(self)):
+            share = order[step * self.batch_size : (step + 1) * self.batch_size][self.rank :: self.world_size]
+            yield [(self.epoch, index) for index in share or [_NOTHING]]
+
+
+class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
+    """A dataset whose random numbers are a function of seed, epoch and image."""
+
+    def __init__(self, dataset: DetectionDataset, seed: int) -> None:
+        self.dataset = dataset
+        self.seed = seed
+
+    def __getitem__(self, key: _Key) -> tuple[Tensor, Target] | DataError:
+        epoch, index = key
+        if index == _NOTHING:
+            image, target = self.dataset.blank(0, fault=None)
+            return image, target | {"image_id": _NOTHING, "name": "(blank)"}
+        with torch.random.fork_rng(devices=[]):  # without workers this is the process that trains
+            torch.manual_seed(mixed(self.seed, epoch, index))
+            try:
+                return self.dataset[index]
+            except DataError as error:
+                return error  # raised where the batch is used, without the worker's traceback around it
+
+
+class _Collate:
+    """Makes a batch, unless one of its images was an error."""
+
+    def __init__(self, divisor: int) -> None:
+        self.divisor = divisor
+
+    def __call__(self, items: list[tuple[Tensor, Target] | DataError]) -> Batch | DataError:
+        good = []
+        for item in items:
+            if isinstance(item, DataError):
+                return item
+            good.append(item)
+        return collate(good, self.divisor)
+
+
+class Loader:
+    """Batches of a dataset, epoch by epoch.
+
+    The order of the images is a function of ``seed`` and the epoch, the augmentation of an image one of ``seed``, the
+    epoch and the image: neither the number of workers nor that of processes changes them, and a run that was stopped
+    in the middle of an epoch goes on exactly there. Step s of an epoch takes images ``s * batch_size`` to
+    ``(s + 1) * batch_size`` of the order, and process r of w every w-th of them, from the r-th on.
+
+    Args:
+        dataset: What to load.
+        batch_size: Images of a step, all processes together.
+        shuffle: A new order each epoch, as for training; otherwise that of the dataset.
+        seed: Decides order and augmentation.
+        workers: Processes that read ahead; 0 reads in this one, None takes one for each core but one.
+        divisor: Height and width of a batch are multiples of this.
+        rank: Which of the processes this is.
+        world_size: How many processes share each step.
+        drop_last: Leave out the last step of an epoch where it is not full. Otherwise it is a smaller one. A process
+            for which it has no image does without it; when shuffling it gets a blank image that is ignore region all
+            over, so that all processes train the same number of steps.
+        pin_memory: Page-locked batches, for copies to a GPU.
+        prefetch: Batches that each worker reads ahead.
+    """
+
+    def __init__(
+        self,
+        dataset: DetectionDataset,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int = 0,
+        workers: int | None = 0,
+        divisor: int = 32,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        pin_memory: bool = False,
+        prefetch: int = 2,
+    ) -> None:
+        if batch_size < 1 or batch_size % world_size:
+            raise ValueError(
+                f"batch_size is {batch_size}, for {world_size} processes; it counts the images of all of them and must "
+                f"be a multiple of {world_size}"
+            )
+        if len(dataset) == 0:
+            raise DataError("the dataset has no images; rankwise data check shows what is there")
+        if drop_last and len(dataset) < batch_size:
+            raise DataError(
+                f"the dataset has {len(dataset)} images and a step takes {batch_size}; lower batch_size or "
+                "set drop_last to false"
+            )
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self._batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
+        if workers is None:
+            workers = max(0, (os.cpu_count() or 1) - 1)
+        more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
+        if workers and "fork" in multiprocessing.get_all_start_methods():
+            more["multiprocessing_context"] = "fork"  # records and drawn images are shared, not copied
+        self._loader: DataLoader[Any] = DataLoader(
+            _Seeded(dataset, seed),
+            batch_sampler=self._batches,
+            num_workers=workers,
+            collate_fn=_Collate(divisor),
+            pin_memory=pin_memory,
+            generator=torch.Generator(),  # its own: the loader must not move the random numbers of the training
+            **more,
+        )
+
+    def __len__(self) -> int:
+        """How many batches an epoch has for this process."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch(0)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, for this process.
+
+        Args:
+            epoch: Which epoch, from 0 on.
+            start: Leave out this many steps at the beginning: those a stopped run has done.
+        """
+        self._batches.epoch, self._batches.start = epoch, start
+        batches = iter(self._loader)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
+                    raise
+                raise RuntimeError(
+                    f"a loader worker died ({str(error).splitlines()[0]}); most often memory ran out: set fewer "
+                    "workers or smaller images, or workers to 0 to see what happens"
+                ) from error
+            if isinstance(batch, DataError):
+                raise batch
+            yield batch

@@ -1,0 +1,176 @@
+"""From the image of a file to the image that the detector sees, boxes along with it.
+
+Random numbers come from torch's generator alone, so that a seed before the call decides everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
+
+from rankwise.data.images import MEAN_COLOUR
+from rankwise.structures import Target
+
+if TYPE_CHECKING:
+    from rankwise.models.settings import InputSettings
+
+#: Boxes that augmentation leaves smaller than this many pixels, either way, are left out.
+SMALLEST_BOX = 1.0
+
+#: Below this many pixels a side there is nothing to crop.
+_SMALLEST_CROPPED = 16
+
+
+@dataclass(frozen=True)
+class AugmentSettings:
+    """How training images are varied.
+
+    Args:
+        flip: Probability of a horizontal flip.
+        ssd: Vary images as SSD does: colours distorted, zoomed out onto a larger canvas, cropped around objects.
+        short_sides: Multi-scale training: each image is resized to one of these short sides, drawn anew each time.
+        short_range: Multi-scale training by a range instead: any short side from the first to the second number.
+        max_side: Limit of the long side in training, where it differs from the detector's own.
+    """
+
+    flip: float = 0.5
+    ssd: bool = False
+    short_sides: tuple[int, ...] = ()
+    short_range: tuple[int, int] | None = None
+    max_side: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.flip <= 1:
+            raise ValueError(f"flip is {self.flip}; it is a probability, from 0 to 1")
+        if self.short_sides and self.short_range:
+            raise ValueError(
+                f"short_sides is {tuple(self.short_sides)} and short_range {tuple(self.short_range)}; set one of them"
+            )
+        if any(side < 1 for side in self.short_sides):
+            raise ValueError(f"short_sides is {tuple(self.short_sides)}; sizes are at least 1 pixel")
+        if self.short_range and not 1 <= self.short_range[0] <= self.short_range[1]:
+            raise ValueError(f"short_range is {tuple(self.short_range)}; give the smaller size first, at least 1 pixel")
+
+
+class EvalTransform:
+    """Resizes an image to the detector's size; boxes, if there are any, follow.
+
+    Args:
+        settings: The detector's input settings.
+    """
+
+    def __init__(self, settings: InputSettings) -> None:
+        self.settings = settings
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        return resize(image, target, self.settings)
+
+
+class TrainTransform:
+    """Varies an image as the settings say and resizes it to the detector's size.
+
+    Args:
+        settings: The detector's input settings.
+        augment: What is varied.
+    """
+
+    def __init__(self, settings: InputSettings, augment: AugmentSettings | None = None) -> None:
+        self.settings = settings
+        self.augment = augment or AugmentSettings()
+        self._distort = v2.RandomPhotometricDistort()
+        self._zoom_out = v2.RandomZoomOut(fill=list(MEAN_COLOUR))
+        self._crop = v2.RandomIoUCrop()
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        if self.augment.ssd:
+            image = self._distort(image)
+            image, target = self._zoomed_out(image, target)
+            image, target = self._cropped(image, target)
+        if torch.rand(()) < self.augment.flip:
+            boxes = F.horizontal_flip(_boxes(image, target["boxes"])).as_subclass(Tensor)
+            image, target = F.horizontal_flip(image), target | {"boxes": boxes}
+        image, target = resize(image, target, self._scaled_settings())
+        return image, _sanitized(image, target)
+
+    def _scaled_settings(self) -> InputSettings:
+        """The detector's input settings at a size drawn for multi-scale training."""
+        if self.augment.short_sides:
+            short = self.augment.short_sides[int(torch.randint(len(self.augment.short_sides), ()))]
+        elif self.augment.short_range:
+            low, high = self.augment.short_range
+            short = int(torch.randint(low, high + 1, ()))
+        else:
+            short = self.settings.short_side
+        if self.settings.keep_ratio:
+            long = self.augment.max_side or self.settings.max_side
+        else:  # stretched to exactly these, whose ratio stays
+            long = int(short * self.settings.max_side / self.settings.short_side + 0.5)
+        return replace(self.settings, short_side=min(short, long), max_side=long)
+
+    def _zoomed_out(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        image, boxes = self._zoom_out(image, _boxes(image, target["boxes"]))
+        return image, target | {"boxes": boxes.as_subclass(Tensor)}
+
+    def _cropped(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """Crop around objects; those whose centre is cut off are left out.
+
+        Crowds have no say in where to crop, and what is left of one stays: dropped, it would turn into background on
+        which every find is punished.
+        """
+        crowd = target["iscrowd"]
+        objects = target["boxes"][~crowd]
+        if len(objects) == 0 or min(image.shape[-2:]) < _SMALLEST_CROPPED:
+            return image, target
+        crop = self._crop.make_params([image, _boxes(image, objects)])
+        if not crop:
+            return image, target
+        top, left, height, width = crop["top"], crop["left"], crop["height"], crop["width"]
+        x, y = (target["boxes"][:, :2] + target["boxes"][:, 2:]).T / 2
+        within = (x > left) & (x < left + width) & (y > top) & (y < top + height)
+        boxes = F.crop(_boxes(image, target["boxes"]), top, left, height, width).as_subclass(Tensor)
+        image = F.crop(image, top, left, height, width)
+        return image, _sanitized(image, _kept(target | {"boxes": boxes}, within | crowd))
+
+
+def resize(image: Tensor, target: Target, settings: InputSettings) -> tuple[Tensor, Target]:
+    """Resize an image, uint8 [3, H, W], and its boxes as a detector wants it, and note the new size in the target.
+
+    Args:
+        image: The image.
+        target: Its target.
+        settings: The detector's input settings.
+    """
+    from rankwise.models.images import input_size, resize_for_input  # here, since checking data needs no detector
+
+    height, width = image.shape[-2:]
+    new_height, new_width = input_size(height, width, settings)
+    scale = torch.tensor([new_width / width, new_height / height]).repeat(2)
+    target = target | {"boxes": target["boxes"] * scale, "size": (new_height, new_width)}
+    return resize_for_input(image, settings), target
+
+
+def _boxes(image: Tensor, boxes: Tensor) -> BoundingBoxes:
+    return BoundingBoxes(boxes, format=BoundingBoxFormat.XYXY, canvas_size=image.shape[-2:])
+
+
+def _sanitized(image: Tensor, target: Target) -> Target:
+    """Boxes cut off at the image's border, those of which nothing is left taken out."""
+    boxes = F.clamp_bounding_boxes(_boxes(image, target["boxes"])).as_subclass(Tensor)
+    large = (boxes[:, 2:] - boxes[:, :2] >= SMALLEST_BOX).all(dim=1)
+    return _kept(target | {"boxes": boxes}, large)
+
+
+def _kept(target: Target, keep: Tensor) -> Target:
+    """The target with only these boxes, and of everything else that has one row a box the same rows."""
+    if bool(keep.all()):
+        return target
+    return {
+        key: value[keep] if isinstance(value, Tensor) and value.shape[:1] == keep.shape else value
+        for key, value in target.items()
+    }
