@@ -2,7 +2,7 @@
 
 from rankwise.data.dataset import DetectionDataset, ImageRecord
 from rankwise.data.errors import DataError
-from rankwise.data.loader import Loader, collate
+from rankwise.data.loader import Loader, build_loader, collate
 from rankwise.data.shapes import ShapesDataset
 from rankwise.data.transforms import AugmentSettings, EvalTransform, TrainTransform
 
@@ -15,5 +15,6 @@ __all__ = [
     "Loader",
     "ShapesDataset",
     "TrainTransform",
+    "build_loader",
     "collate",
 ]

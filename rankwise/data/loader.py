@@ -120,74 +120,18 @@ class _Collate:
 
 
 class Loader:
-    """Batches of a dataset, epoch by epoch.
-
-    The order of the images is a function of ``seed`` and the epoch, the augmentation of an image one of ``seed``, the
-    epoch and the image: neither the number of workers nor that of processes changes them, and a run that was stopped
-    in the middle of an epoch goes on exactly there. Step s of an epoch takes images ``s * batch_size`` to
-    ``(s + 1) * batch_size`` of the order, and process r of w every w-th of them, from the r-th on.
+    """Batches of a dataset, epoch by epoch; :func:`build_loader` makes one.
 
     Args:
-        dataset: What to load.
-        batch_size: Images of a step, all processes together.
-        shuffle: A new order each epoch, as for training; otherwise that of the dataset.
-        seed: Decides order and augmentation.
-        workers: Processes that read ahead; 0 reads in this one, None takes one for each core but one.
-        divisor: Height and width of a batch are multiples of this.
-        rank: Which of the processes this is.
-        world_size: How many processes share each step.
-        drop_last: Leave out the last step of an epoch where it is not full. Otherwise it is a smaller one. A process
-            for which it has no image does without it; when shuffling it gets a blank image that is ignore region all
-            over, so that all processes train the same number of steps.
-        pin_memory: Page-locked batches, for copies to a GPU.
-        prefetch: Batches that each worker reads ahead.
+        dataset: What is loaded.
+        batches: Which images each batch takes.
+        loader: What loads them.
     """
 
-    def __init__(
-        self,
-        dataset: DetectionDataset,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        seed: int = 0,
-        workers: int | None = 0,
-        divisor: int = 32,
-        rank: int = 0,
-        world_size: int = 1,
-        drop_last: bool = False,
-        pin_memory: bool = False,
-        prefetch: int = 2,
-    ) -> None:
-        if batch_size < 1 or batch_size % world_size:
-            raise ValueError(
-                f"batch_size is {batch_size}, for {world_size} processes; it counts the images of all of them and must "
-                f"be a multiple of {world_size}"
-            )
-        if len(dataset) == 0:
-            raise DataError("the dataset has no images; rankwise data check shows what is there")
-        if drop_last and len(dataset) < batch_size:
-            raise DataError(
-                f"the dataset has {len(dataset)} images and a step takes {batch_size}; lower batch_size or "
-                "set drop_last to false"
-            )
+    def __init__(self, dataset: DetectionDataset, batches: _Batches, loader: DataLoader[Any]) -> None:
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-        self._batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
-        if workers is None:
-            workers = max(0, (os.cpu_count() or 1) - 1)
-        more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
-        if workers and "fork" in multiprocessing.get_all_start_methods():
-            more["multiprocessing_context"] = "fork"  # records and drawn images are shared, not copied
-        self._loader: DataLoader[Any] = DataLoader(
-            _Seeded(dataset, seed),
-            batch_sampler=self._batches,
-            num_workers=workers,
-            collate_fn=_Collate(divisor),
-            pin_memory=pin_memory,
-            generator=torch.Generator(),  # its own: the loader must not move the random numbers of the training
-            **more,
-        )
+        self._batches = batches
+        self._loader = loader
 
     def __len__(self) -> int:
         """How many batches an epoch has for this process."""
@@ -220,3 +164,68 @@ class Loader:
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+
+def build_loader(
+    dataset: DetectionDataset,
+    batch_size: int,
+    shuffle: bool,
+    seed: int = 0,
+    workers: int | None = 0,
+    divisor: int = 32,
+    rank: int = 0,
+    world_size: int = 1,
+    drop_last: bool = False,
+    pin_memory: bool = False,
+    prefetch: int = 2,
+) -> Loader:
+    """A loader whose batches only ``seed`` and the epoch decide.
+
+    The order of the images is a function of ``seed`` and the epoch, the augmentation of an image one of ``seed``, the
+    epoch and the image: neither the number of workers nor that of processes changes them, and a run that was stopped
+    in the middle of an epoch goes on exactly there. Step s of an epoch takes images ``s * batch_size`` to
+    ``(s + 1) * batch_size`` of the order, and process r of w every w-th of them, from the r-th on.
+
+    Args:
+        dataset: What to load.
+        batch_size: Images of a step, all processes together.
+        shuffle: A new order each epoch, as for training; otherwise that of the dataset.
+        seed: Decides order and augmentation.
+        workers: Processes that read ahead; 0 reads in this one, None takes one for each core but one.
+        divisor: Height and width of a batch are multiples of this.
+        rank: Which of the processes this is.
+        world_size: How many processes share each step.
+        drop_last: Leave out the last step of an epoch where it is not full. Otherwise it is a smaller one. A process
+            for which it has no image does without it; when shuffling it gets a blank image that is ignore region all
+            over, so that all processes train the same number of steps.
+        pin_memory: Page-locked batches, for copies to a GPU.
+        prefetch: Batches that each worker reads ahead.
+    """
+    if batch_size < 1 or batch_size % world_size:
+        raise ValueError(
+            f"batch_size is {batch_size}, for {world_size} processes; it counts the images of all of them and must be a "
+            f"multiple of {world_size}"
+        )
+    if len(dataset) == 0:
+        raise DataError("the dataset has no images; rankwise data check shows what is there")
+    if drop_last and len(dataset) < batch_size:
+        raise DataError(
+            f"the dataset has {len(dataset)} images and a step takes {batch_size}; lower batch_size or set drop_last to "
+            "false"
+        )
+    if workers is None:
+        workers = max(0, (os.cpu_count() or 1) - 1)
+    more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
+    if workers and "fork" in multiprocessing.get_all_start_methods():
+        more["multiprocessing_context"] = "fork"  # records and drawn images are shared, not copied
+    batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
+    loader: DataLoader[Any] = DataLoader(
+        _Seeded(dataset, seed),
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=_Collate(divisor),
+        pin_memory=pin_memory,
+        generator=torch.Generator(),  # its own: the loader must not move the random numbers of the training
+        **more,
+    )
+    return Loader(dataset, batches, loader)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rankwise.data import DataError, DetectionDataset, ImageRecord, ShapesDataset
-from rankwise.data.loader import Loader, collate, epoch_order, mixed
+from rankwise.data.loader import build_loader, collate, epoch_order, mixed
 from rankwise.data.transforms import AugmentSettings, TrainTransform
 from rankwise.models.settings import InputSettings
 
@@ -66,17 +66,17 @@ def test_every_image_comes_once_an_epoch_in_an_order_of_seed_and_epoch():
 
 
 def test_batches_are_the_same_for_any_number_of_workers(dataset):
-    alone = list(Loader(dataset, 4, shuffle=True, seed=3, workers=0).epoch(2))
+    alone = list(build_loader(dataset, 4, shuffle=True, seed=3, workers=0).epoch(2))
     assert len(names(alone)) == len(set(names(alone))) == 23
     for workers in (1, 2):
-        others = list(Loader(dataset, 4, shuffle=True, seed=3, workers=workers).epoch(2))
+        others = list(build_loader(dataset, 4, shuffle=True, seed=3, workers=workers).epoch(2))
         assert len(others) == len(alone) == 6
         assert all(map(same, alone, others))
 
 
 def test_augmentation_differs_between_epochs_and_seeds(dataset):
     def first(seed, epoch):
-        batches = Loader(dataset, 1, shuffle=False, seed=seed).epoch(epoch)
+        batches = build_loader(dataset, 1, shuffle=False, seed=seed).epoch(epoch)
         return next(batches)
 
     assert same(first(0, 0), first(0, 0))
@@ -86,30 +86,30 @@ def test_augmentation_differs_between_epochs_and_seeds(dataset):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stopped_epoch_goes_on_exactly_there(dataset, workers):
-    whole = list(Loader(dataset, 4, shuffle=True, seed=3).epoch(1))
-    rest = list(Loader(dataset, 4, shuffle=True, seed=3, workers=workers).epoch(1, start=2))
+    whole = list(build_loader(dataset, 4, shuffle=True, seed=3).epoch(1))
+    rest = list(build_loader(dataset, 4, shuffle=True, seed=3, workers=workers).epoch(1, start=2))
     assert len(rest) == 4
     assert all(map(same, whole[2:], rest))
 
 
 def test_an_epoch_may_be_left_in_the_middle_and_another_begun(dataset):
-    loader = Loader(dataset, 4, shuffle=True, seed=3, workers=2)
+    loader = build_loader(dataset, 4, shuffle=True, seed=3, workers=2)
     next(loader.epoch(0))
     again = list(loader.epoch(1))
-    assert all(map(same, again, Loader(dataset, 4, shuffle=True, seed=3).epoch(1)))
+    assert all(map(same, again, build_loader(dataset, 4, shuffle=True, seed=3).epoch(1)))
     assert len(again) == len(loader) == 6
 
 
 def test_processes_share_each_step(dataset):
-    alone = [names([batch]) for batch in Loader(dataset, 4, shuffle=True, seed=3).epoch(1)]
-    shares = [list(Loader(dataset, 4, shuffle=True, seed=3, rank=r, world_size=2).epoch(1)) for r in range(2)]
+    alone = [names([batch]) for batch in build_loader(dataset, 4, shuffle=True, seed=3).epoch(1)]
+    shares = [list(build_loader(dataset, 4, shuffle=True, seed=3, rank=r, world_size=2).epoch(1)) for r in range(2)]
     for whole, first, second in zip(alone, *shares, strict=True):
         assert names([first]) == whole[0::2]
         assert names([second]) == whole[1::2]
 
 
 def test_a_process_without_images_in_the_last_training_step_gets_a_blank_one(dataset):
-    shares = [list(Loader(dataset, 11, shuffle=True, rank=r, world_size=11).epoch(0)) for r in range(11)]
+    shares = [list(build_loader(dataset, 11, shuffle=True, rank=r, world_size=11).epoch(0)) for r in range(11)]
     assert {len(share) for share in shares} == {3}
     last = shares[5][-1]
     assert names([last]) == ["(blank)"]
@@ -118,21 +118,21 @@ def test_a_process_without_images_in_the_last_training_step_gets_a_blank_one(dat
 
 
 def test_evaluation_shows_each_image_once_and_no_blank_ones(dataset):
-    loaders = [Loader(dataset, 11, shuffle=False, rank=r, world_size=11) for r in range(11)]
+    loaders = [build_loader(dataset, 11, shuffle=False, rank=r, world_size=11) for r in range(11)]
     shares = [list(loader.epoch(0)) for loader in loaders]
     assert [len(loader) for loader in loaders] == [len(share) for share in shares] == [3] + [2] * 10
     assert sorted(name for share in shares for name in names(share)) == [f"{k:06d}.png" for k in range(1, 24)]
 
 
 def test_the_last_step_can_be_dropped(dataset):
-    loader = Loader(dataset, 4, shuffle=True, drop_last=True)
+    loader = build_loader(dataset, 4, shuffle=True, drop_last=True)
     assert len(loader) == 5
     assert [len(batch.targets) for batch in loader.epoch(0)] == [4] * 5
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_random_numbers_of_the_training_are_left_alone(dataset, workers):
-    loader = Loader(dataset, 4, shuffle=True, workers=workers)
+    loader = build_loader(dataset, 4, shuffle=True, workers=workers)
     torch.manual_seed(1)
     before = torch.get_rng_state()
     list(loader.epoch(0))
@@ -155,14 +155,14 @@ def broken_dataset(tmp_path, skip_bad: bool) -> DetectionDataset:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_image_that_cannot_be_read_is_named_without_a_workers_traceback(tmp_path, workers):
-    loader = Loader(broken_dataset(tmp_path, skip_bad=False), 2, shuffle=False, workers=workers)
+    loader = build_loader(broken_dataset(tmp_path, skip_bad=False), 2, shuffle=False, workers=workers)
     with pytest.raises(DataError, match=r"^.*image2\.png: the image is missing") as caught:
         list(loader.epoch(0))
     assert "Traceback" not in str(caught.value)
 
 
 def test_under_skip_bad_the_batch_keeps_its_size_and_names_the_fault(tmp_path):
-    batches = list(Loader(broken_dataset(tmp_path, skip_bad=True), 2, shuffle=False).epoch(0))
+    batches = list(build_loader(broken_dataset(tmp_path, skip_bad=True), 2, shuffle=False).epoch(0))
     assert [len(batch.targets) for batch in batches] == [2, 2]
     faults = [target.get("fault") for batch in batches for target in batch.targets]
     assert [bool(fault) for fault in faults] == [False, False, True, False]
@@ -174,22 +174,22 @@ def test_a_worker_that_dies_is_said_plainly(dataset):
         os.kill(os.getpid(), signal.SIGKILL)
         return image, target
 
-    loader = Loader(dataset.with_transform(die), 4, shuffle=False, workers=1)
+    loader = build_loader(dataset.with_transform(die), 4, shuffle=False, workers=1)
     with pytest.raises(RuntimeError, match=r"a loader worker died .*; most often memory ran out: set fewer workers"):
         next(loader.epoch(0))
 
 
 def test_wrong_settings_say_what_would_be_right(dataset):
     with pytest.raises(ValueError, match="batch_size is 3, for 2 processes; it counts the images of all of them"):
-        Loader(dataset, 3, shuffle=True, world_size=2)
+        build_loader(dataset, 3, shuffle=True, world_size=2)
     with pytest.raises(DataError, match="the dataset has no images"):
-        Loader(dataset.subset([]), 3, shuffle=True)
+        build_loader(dataset.subset([]), 3, shuffle=True)
     with pytest.raises(DataError, match="the dataset has 23 images and a step takes 30"):
-        Loader(dataset, 30, shuffle=True, drop_last=True)
+        build_loader(dataset, 30, shuffle=True, drop_last=True)
 
 
 def test_a_loader_left_to_itself_takes_one_worker_for_each_core_but_one(dataset):
-    assert Loader(dataset, 5, shuffle=False, workers=None)._loader.num_workers == (os.cpu_count() or 1) - 1
+    assert build_loader(dataset, 5, shuffle=False, workers=None)._loader.num_workers == (os.cpu_count() or 1) - 1
 
 
 def test_mixed_seeds_of_neighbours_have_nothing_in_common():
