@@ -13,6 +13,7 @@ from rankwise.losses.pairs import AdaptivePairs, PositiveVsNegative
 from rankwise.losses.pairwise_error import PairwiseError
 from rankwise.losses.pe import PELoss
 from rankwise.losses.quality_focal import QualityFocalLoss
+from rankwise.losses.rankdet import RankDetLoss
 from rankwise.losses.ranksort import RankSortLoss
 from rankwise.losses.varifocal import VarifocalLoss
 from rankwise.pairsums import Sigmoid, SigmoidCrossEntropy, Step
@@ -34,6 +35,7 @@ __all__ = [
     "PositiveVsNegative",
     "QualityFocalLoss",
     "Rank",
+    "RankDetLoss",
     "RankSortLoss",
     "Sigmoid",
     "SigmoidCrossEntropy",

@@ -23,9 +23,9 @@ class ALRPLoss(Loss):
     - a classification part rank⁻(u) / rank(u): their mean is this loss;
     - a box part (E_u + Σ_k H(p_k − p_u) · E_k) / rank(u): their mean is the box loss.
 
-    The classification gradient takes the box errors in: u is pulled up by (rank⁻(u) + Σ_k H(p_k − p_u) · E_k) / rank(u),
-    and the negatives are pushed down by as much, in shares of H. The box loss is multiplied with a balance, the ratio of
-    both parts together to the box part, so that it weighs as much as the whole; give it the weight 1.
+    The classification gradient takes the box errors in: u is pulled up by (rank⁻(u) + Σ_k H(p_k − p_u) · E_k) /
+    rank(u), and the negatives are pushed down by as much, in shares of H. The box loss is multiplied with a balance,
+    the ratio of both parts together to the box part, so that it weighs as much as the whole; give it the weight 1.
 
     A Ranking-based, Balanced Loss Function Unifying Classification and Localisation in Object Detection, Oksuz et al.
     2020, https://arxiv.org/abs/2009.13592
@@ -113,10 +113,9 @@ class ALRPLoss(Loss):
 
     @torch.no_grad()
     def _update(self, classification: Tensor, box: Tensor, positives: int) -> None:
-        now = torch.stack([classification + box, box]).double()
-        seen = torch.cat([now, now.new_tensor([float(positives > 0)])])
-        *now, share = world_average(seen)
-        moved = (share > 0).double()
+        present = box.new_tensor(float(positives > 0))  # a process without positives has no say
+        now = world_average(torch.stack([classification + box, box, present]).double())
+        moved = (now[2] > 0).double()
         self.batches.add_(moved)
         step = moved * torch.maximum(1 / self.batches.clamp(min=1), self.batches.new_tensor(1 - self.momentum))
-        self.averages.lerp_(torch.stack(now) / share.clamp(min=1e-9), step)
+        self.averages.lerp_(now[:2] / now[2].clamp(min=1e-9), step)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from rankwise.losses.base import Loss, Outcome, world_average
 from rankwise.losses.inputs import Samples, read_samples
-from rankwise.losses.samplewise import row_blocks, with_gradient
+from rankwise.losses.samplewise import negative_regions, row_blocks, score_region, with_gradient
 
 
 class GHMLoss(Loss):
@@ -45,7 +45,7 @@ class GHMLoss(Loss):
         samples = read_samples(logits, labels)
         detached = samples.logits.detach()
         positives = detached[samples.rows, samples.classes]
-        regions = self._region(positives.neg().sigmoid())  # of the positives, [P]
+        regions = score_region(positives.neg().sigmoid(), self.bins)  # of the positives, [P]
         now = world_average(self._count(samples) + torch.bincount(regions, minlength=self.bins))
         average = torch.where(self.counts > 0, self.momentum * self.counts + (1 - self.momentum) * now, now)
         average = torch.where(now > 0, average, self.counts)
@@ -61,24 +61,12 @@ class GHMLoss(Loss):
         parts = {"positive": positive.to(detached.dtype), "negative": negative.to(detached.dtype)}
         return Outcome(with_gradient(samples.logits, positive + negative, gradient), parts)
 
-    def _region(self, size: Tensor) -> Tensor:
-        # int32, since counting and look-up by it are twice as fast.
-        return size.mul(self.bins).int().clamp_(max=self.bins - 1)
-
-    def _block_regions(self, samples: Samples, block: slice, mine: slice, p: Tensor) -> Tensor:
-        """The region of each negative of a block; those who are none have one past the last."""
-        regions = self._region(p)
-        if samples.has_ignored:
-            regions.masked_fill_((samples.labels[block] < 0).unsqueeze(1), self.bins)
-        regions[samples.rows[mine] - block.start, samples.classes[mine]] = self.bins
-        return regions.flatten()
-
     def _count(self, samples: Samples) -> Tensor:
         """How many negatives are in each region."""
         logits = samples.logits.detach()
         total = torch.zeros(self.bins + 1, dtype=torch.float64, device=logits.device)
         for block, mine in zip(*row_blocks(samples), strict=True):
-            regions = self._block_regions(samples, block, mine, logits[block].sigmoid())
+            regions = negative_regions(samples, block, mine, logits[block].sigmoid(), self.bins)
             total += torch.bincount(regions, minlength=self.bins + 1)
         return total[: self.bins]
 
@@ -89,7 +77,8 @@ class GHMLoss(Loss):
         weights = F.pad(weights, (0, 1))
         for block, mine in zip(*row_blocks(samples), strict=True):
             p = logits[block].sigmoid()
-            weight = weights.index_select(0, self._block_regions(samples, block, mine, p)).view_as(p)
+            regions = negative_regions(samples, block, mine, p, self.bins)
+            weight = weights.index_select(0, regions).view_as(p)
             torch.mul(weight, p, out=gradient[block])
             total += weight.mul_(F.softplus(logits[block])).sum()
         return total

@@ -90,3 +90,25 @@ def focal_sum(
     negatives, positives = weight * total / count, terms.detach().sum(dtype=torch.float64) / count
     loss = with_gradient(samples.logits, negatives + positives, gradient)
     return loss, {"positive": positives.to(logits.dtype), "negative": negatives.to(logits.dtype)}
+
+
+def negative_regions(samples: Samples, block: slice, mine: slice, p: Tensor, bins: int) -> Tensor:
+    """Which of ``bins`` equal parts of [0, 1] the score of each negative of a block is in, flat; others get ``bins``.
+
+    Args:
+        samples: The samples.
+        block: Rows, as :func:`row_blocks` gives them.
+        mine: The positives among these rows.
+        p: Scores of the block, [rows, C].
+        bins: Number of parts.
+    """
+    regions = score_region(p, bins)
+    if samples.has_ignored:
+        regions.masked_fill_((samples.labels[block] < 0).unsqueeze(1), bins)
+    regions[samples.rows[mine] - block.start, samples.classes[mine]] = bins
+    return regions.flatten()
+
+
+def score_region(p: Tensor, bins: int) -> Tensor:
+    """Which of ``bins`` equal parts of [0, 1] each score is in; int32, since counting and look-up by it are faster."""
+    return p.mul(bins).int().clamp_(max=bins - 1)

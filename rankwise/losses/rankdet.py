@@ -1,0 +1,116 @@
+"""RankDetNet's losses: positives score above negatives, and better boxes above worse ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.pairwise_error import Method
+from rankwise.losses.samplewise import negative_regions, row_blocks, with_gradient
+from rankwise.pairsums.product import product_sums
+
+#: Pairs of positives taken at once by the dense method: 4 million make 32 MB.
+PAIRS = 1 << 22
+
+
+class RankDetLoss(Loss):
+    """RankDetNet's two ranking losses: positives shall score above negatives, and positives in order of their quality.
+
+    Both are over pairs of scores f = sigmoid(x), each pair with an error d, and both are the sum of (d / Σ d) · d: a
+    pair counts by its own error, which is a constant for the gradient.
+
+    - Ranking: d = exp(α · (f_v − f_u)) for positives u and negatives v. The negatives are first gathered in ``groups``
+      equal parts of the range of scores, and each part stands in a pair with its mean score, so that the mass of easy
+      ones does not outweigh the hard.
+    - IoU-guided: d = exp(−α · (f_i − f_j)(q_i − q_j)) for all pairs of positives of the same class, q their qualities.
+
+    RankDetNet: Delving Into Ranking Constraints for Object Detection, Liu et al. 2021,
+    https://openaccess.thecvf.com/content/CVPR2021/html/Liu_RankDetNet_Delving_Into_Ranking_Constraints_for_Object_Detection_CVPR_2021_paper.html
+
+    Choices: negatives are all samples that are no positive, the other classes of positive rows included, which also
+    does the work of the paper's ranking within each class. The paper pairs positives of the same pyramid level only,
+    which a loss here does not know. Gradients reach the scores alone. The paper starts from a detector warmed up with
+    focal loss: where scores are near 0 these gradients are small. All samples of this process rank together.
+
+    Args:
+        alpha: α, how steeply the error of a pair rises.
+        groups: Number of parts that the negatives are gathered in.
+        method: "fast" takes the pairs of positives at linear cost, exact; "dense" one by one, the definition.
+    """
+
+    def __init__(self, alpha: float = 1.0, groups: int = 10, method: Method = "fast") -> None:
+        super().__init__()
+        if not 0 < alpha <= 10 or groups < 1:
+            raise ValueError(f"alpha must be within (0, 10] and groups at least 1, got {alpha} and {groups}")
+        self.alpha = alpha
+        self.groups = groups
+        self.method = method
+
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels, quality, needs_quality=True)
+        detached = samples.logits.detach()
+        scores = detached[samples.rows, samples.classes].double().sigmoid()  # [P]
+        count, mean = self._negative_groups(samples)
+        ranking, pull, push = self._ranking(scores, mean, count > 0)
+        among, sort = self._sorting(scores, samples.positive_quality.double(), samples.classes, detached.shape[1])
+        gradient = self._negative_gradient(samples, push / count.clamp(min=1))
+        slope = (pull + sort) * scores * (1 - scores)
+        gradient[samples.rows, samples.classes] = slope.to(gradient.dtype)
+        loss = with_gradient(samples.logits, ranking + among, gradient)
+        return Outcome(loss, {"ranking": ranking.to(loss.dtype), "iou_guided": among.to(loss.dtype)})
+
+    def _negative_groups(self, samples: Samples) -> tuple[Tensor, Tensor]:
+        """How many negatives each group has, and their mean score, float64 [groups]."""
+        logits = samples.logits.detach()
+        count = torch.zeros(self.groups + 1, dtype=torch.float64, device=logits.device)
+        total = torch.zeros_like(count)
+        for block, mine in zip(*row_blocks(samples), strict=True):
+            p = logits[block].sigmoid()
+            regions = negative_regions(samples, block, mine, p, self.groups)
+            count += torch.bincount(regions, minlength=self.groups + 1)
+            total += torch.bincount(regions, p.flatten().double(), minlength=self.groups + 1)
+        return count[:-1], total[:-1] / count[:-1].clamp(min=1)
+
+    def _ranking(self, scores: Tensor, mean: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The ranking loss, with its gradients by the positives' scores [P] and by the groups' mean scores [groups]."""
+        errors = torch.exp(self.alpha * (mean - scores[:, None])) * present  # [P, groups]
+        terms = errors.square() / errors.sum().clamp(min=1e-12)
+        return terms.sum(), -self.alpha * terms.sum(1), self.alpha * terms.sum(0)
+
+    def _sorting(self, scores: Tensor, quality: Tensor, classes: Tensor, number: int) -> tuple[Tensor, Tensor]:
+        """The IoU-guided loss, with its gradient by the positives' scores [P]."""
+        values = torch.stack([torch.ones_like(quality), quality], 1)
+        sums = self._dense_sums if self.method == "dense" else product_sums
+        errors = sums(scores, quality, classes, number, self.alpha, values)[:, 0]
+        squares = sums(scores, quality, classes, number, 2 * self.alpha, values)
+        alike = torch.bincount(classes, minlength=number)
+        has_pairs = (alike > 1).any()
+        # A positive is no pair with itself: its own error is exactly 1, and its own gradient 0.
+        total = torch.where(has_pairs, (errors - 1).sum(), 1.0)
+        loss = torch.where(has_pairs, (squares[:, 0] - 1).sum() / total, 0.0)
+        return loss, -2 * self.alpha * (quality * squares[:, 0] - squares[:, 1]) / total
+
+    def _dense_sums(self, f: Tensor, q: Tensor, group: Tensor, groups: int, a: float, values: Tensor) -> Tensor:
+        result = torch.empty_like(values)
+        rows = max(1, PAIRS // max(1, len(f)))
+        for first in range(0, len(f), rows):
+            block = slice(first, first + rows)
+            errors = torch.exp(-a * (f[block, None] - f) * (q[block, None] - q))
+            result[block] = (errors * (group[block, None] == group)) @ values
+        return result
+
+    def _negative_gradient(self, samples: Samples, push: Tensor) -> Tensor:
+        """The gradient of the logits from what each group's members are pushed by; of positives it is to be set."""
+        logits = samples.logits.detach()
+        gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        push = torch.nn.functional.pad(push, (0, 1)).to(logits.dtype)
+        for block, mine in zip(*row_blocks(samples), strict=True):
+            p = logits[block].sigmoid()
+            pushes = push.index_select(0, negative_regions(samples, block, mine, p, self.groups)).view_as(p)
+            torch.sub(1, p, out=gradient[block])
+            gradient[block].mul_(p).mul_(pushes)
+        return gradient
