@@ -62,7 +62,9 @@ def train(words: list[str]) -> None:
     from rankwise.training.loop import Interrupted
     from rankwise.training.loop import train as run_training
 
-    parser = _parser("train", f"Train a detector.\n\nBuilt-in recipes (rankwise train NAME):\n{recipes.describe_recipes()}")
+    parser = _parser(
+        "train", f"Train a detector.\n\nBuilt-in recipes (rankwise train NAME):\n{recipes.describe_recipes()}"
+    )
     recipes.add_recipe_arguments(parser)
     parser.add_argument("--run", type=str, help="Folder of the run (default: runs/RECIPE-1, -2, …).")
     parser.add_argument("--resume", type=str, help="Folder of a run to go on with, by its own recipe.")
@@ -168,7 +170,9 @@ def reproduce(words: list[str]) -> None:
     from rankwise.reproduce import TABLES, reproduce_table
 
     names = "\n".join(f"  {name:<16} {table.title}" for name, table in TABLES.items())
-    parser = _parser("reproduce", f"Train the rows of a table that have not been run yet, and print it.\n\nTables:\n{names}")
+    parser = _parser(
+        "reproduce", f"Train the rows of a table that have not been run yet, and print it.\n\nTables:\n{names}"
+    )
     parser.add_argument("table", type=str, help="Name of the table.")
     parser.add_argument("--data", type=str, default="shapes", help="The built-in dataset, or a folder.")
     parser.add_argument("--seeds", type=int, default=1, help="Runs of each row.")
@@ -253,7 +257,8 @@ def _run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
             raise UserError(
-                f"{folder} exists: go on with it by --resume {folder}, choose another --run, or delete it by --overwrite"
+                f"{folder} exists: go on with it by --resume {folder}, choose another --run, or delete it by "
+                "--overwrite"
             )
         if not (folder / "recipe.yaml").is_file():
             raise UserError(f"{folder}: --overwrite deletes runs only, and this is none: it has no recipe.yaml")

@@ -124,7 +124,9 @@ def evaluate_run(
     detector = Detector.load(run, device=pick_device(device))
     dataset = open_split(settings, split or "val").with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
-        raise ValueError(f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}")
+        raise ValueError(
+            f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}"
+        )
     found = detect(detector, dataset, batch_size, settings.workers if workers is None else workers)
     result = evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
 

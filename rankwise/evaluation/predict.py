@@ -17,8 +17,6 @@ from rankwise.evaluation.inference import pick_device
 from rankwise.models import Detector
 
 
-
-
 def find_images(words: Sequence[str]) -> list[Path]:
     """The image files that files, folders and globs stand for, each once, in order.
 
@@ -36,7 +34,8 @@ def find_images(words: Sequence[str]) -> list[Path]:
         elif path.is_file():
             found[path] = None
         else:
-            matched = [Path(name) for name in sorted(glob.glob(word, recursive=True)) if Path(name).is_file()]
+            names = glob.glob(word, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
+            matched = [Path(name) for name in sorted(names) if Path(name).is_file()]
             if not matched:
                 raise DataError(f"{word}: there is no such file or folder, and no file matches it as a pattern")
             found.update(dict.fromkeys(matched))

@@ -49,9 +49,7 @@ def reproduce_table(name: str, data: str, seeds: int, out: Path, flags: list[str
     return path
 
 
-def train_row(
-    table: Table, row: Row, seed: int, run: Path, data: str, flags: list[str], console: Console
-) -> None:
+def train_row(table: Table, row: Row, seed: int, run: Path, data: str, flags: list[str], console: Console) -> None:
     """Trains one row in a process of its own, unless it is done."""
     if (run / "eval.json").is_file():
         console.print(f"{run}: done before", soft_wrap=True)

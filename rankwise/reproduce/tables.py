@@ -35,30 +35,26 @@ class Table:
     columns: tuple[str, ...] = ("AP", "AP50", "AP75", "PCC")
 
 
+def _by_flag(flag: str, *names: str) -> tuple[Row, ...]:
+    return tuple(Row(name, (flag, name)) for name in names)
+
+
 TABLES: dict[str, Table] = {
     "assigners": Table(
         title="who is positive: three assigners with the same loss",
         recipe="shapes",
-        rows=tuple(Row(name, ("--assign", name)) for name in ("IoUThreshold", "ATSS", "PAA")),
+        rows=_by_flag("--assign", "IoUThreshold", "ATSS", "PAA"),
     ),
     "losses": Table(
         title="all losses with ATSS at equal budget",
         recipe="shapes",
-        rows=tuple(
-            Row(name, ("--loss", name))
-            for name in (
-                "FocalLoss",
-                "GHMLoss",
-                "QualityFocalLoss",
-                "VarifocalLoss",
-            )
-        )
-        + (
-            Row("GeneralizedFocalLoss", ("--loss", "GeneralizedFocalLoss", "--model.head.coding=ltrb", "--model.head.bins=8")),
-        )
-        + tuple(
-            Row(name, ("--loss", name))
-            for name in ("DRLoss", "APLoss", "ALRPLoss", "RankSortLoss", "RankDetLoss", "PELoss", "APELoss")
+        rows=(
+            *_by_flag("--loss", "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss"),
+            Row(
+                "GeneralizedFocalLoss",
+                ("--loss", "GeneralizedFocalLoss", "--model.head.coding=ltrb", "--model.head.bins=8"),
+            ),
+            *_by_flag("--loss", "DRLoss", "APLoss", "ALRPLoss", "RankSortLoss", "RankDetLoss", "PELoss", "APELoss"),
         ),
         columns=("AP", "AP50", "AP75", "PCC", "loss ms"),
     ),

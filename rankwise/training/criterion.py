@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torchvision.ops import generalized_box_iou_loss
 
 from rankwise.assign.base import Assigner
+from rankwise.assign.pairs import paired_iou
 from rankwise.losses.base import Loss, PositiveBoxes
 from rankwise.models.boxes import distances
-from rankwise.assign.pairs import paired_iou
 from rankwise.structures import Assignment, Predictions, Target
 from rankwise.training.settings import BoxSettings
 

@@ -16,11 +16,11 @@ def open_split(data: DataSettings, split: str) -> DetectionDataset:
         data: The recipe's section.
         split: "train" or "val" for the recipe's training and validation split, or the name of another split.
     """
+    name = {"train": data.train, "val": data.val}.get(split, split)
     if data.path == "shapes":
         shapes = data.shapes
-        images = shapes.train_images if split == "train" else shapes.val_images
-        return ShapesDataset(split, size=shapes.size, images=images, seed=shapes.seed)
-    name = {"train": data.train, "val": data.val}.get(split, split)
+        images = shapes.train_images if name == "train" else shapes.val_images
+        return ShapesDataset(name, size=shapes.size, images=images, seed=shapes.seed)
     from rankwise.data import open_dataset
 
     return open_dataset(data.path, name, skip_bad=data.skip_bad)

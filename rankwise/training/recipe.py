@@ -58,7 +58,9 @@ class Recipe:
 
 def add_recipe_arguments(parser: ArgumentParser) -> None:
     """Gives a parser the flags of a recipe; constructors and dataclasses are the schema."""
-    parser.add_argument("--config", action=ActionConfigFile, help="A recipe: a YAML file, or a name of the built-in ones.")
+    parser.add_argument(
+        "--config", action=ActionConfigFile, help="A recipe: a YAML file, or a name of the built-in ones."
+    )
     parser.add_argument("--data", type=DataSettings, default=DataSettings())
     parser.add_argument("--model", type=DetectorSettings, default=DetectorSettings())
     parser.add_argument("--loss", type=Loss, default=lazy_instance(APELoss), help="The loss over the class logits.")

@@ -47,7 +47,9 @@ class Malicious:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("dump", [lambda obj, path: torch.save(obj, path), lambda obj, path: path.write_bytes(pickle.dumps(obj))])
+@pytest.mark.parametrize(
+    "dump", [lambda obj, path: torch.save(obj, path), lambda obj, path: path.write_bytes(pickle.dumps(obj))]
+)
 def test_a_malicious_pickle_does_nothing_but_give_an_error(tmp_path, dump):
     dump({"progress": Malicious(tmp_path / "owned")}, tmp_path / "last.ckpt")
     with pytest.raises(CheckpointError, match="nothing was run from it"):

@@ -27,7 +27,9 @@ def test_cosine_falls_from_one_to_its_final_share():
 
 
 def test_norms_and_biases_get_no_weight_decay_and_the_backbone_its_own_rate():
-    model = nn.ModuleDict({"backbone": nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "head": nn.Conv2d(2, 1, 1)})
+    model = nn.ModuleDict(
+        {"backbone": nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "head": nn.Conv2d(2, 1, 1)}
+    )
     optimizer = build_optimizer(model, OptimizerSettings("AdamW", lr=0.1, weight_decay=0.5, backbone_lr=0.1))
     found = {id(w): (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for w in g["params"]}
     expected = {
