@@ -110,7 +110,7 @@ def _create(settings: BackboneSettings, **more: Any) -> Any:
     try:
         return timm.create_model(settings.name, **arguments)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
         advice = ""
         if settings.pretrained is True:
             advice = (
@@ -134,7 +134,8 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
     found = _read_tensors(path)
     own = net.state_dict()
     # features_only joins the first two names of a sequence of stages: stages.0.x becomes stages_0.x
-    renamed = {name if name in own else name.replace(".", "_", 1): tensor for name, tensor in found.items()}
+    joined = {name: name.replace(".", "_", 1) for name in found if name not in own}
+    renamed = {joined[name] if joined.get(name) in own else name: tensor for name, tensor in found.items()}
     missing = [name for name in own if name not in renamed and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in renamed if name not in own]
     if unexpected:  # the classifier, and stages that are not used
