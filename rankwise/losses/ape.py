@@ -14,6 +14,8 @@ class APELoss(PairwiseError):
 
     Cross entropy of the sigmoid of each pair, over the positive's rank: the headline loss of the paper.
 
+    Revisiting AP Loss for Dense Object Detection, Xu et al. 2022, https://arxiv.org/abs/2207.12042
+
     Args:
         lam: Steepness λ of the sigmoid.
         weight_by_quality: Weigh each positive by its quality.

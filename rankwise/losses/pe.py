@@ -12,6 +12,8 @@ from rankwise.pairsums import SigmoidCrossEntropy
 class PELoss(PairwiseError):
     """Pairwise Error: the cross entropy of every positive with every negative, over the positive's rank.
 
+    Revisiting AP Loss for Dense Object Detection, Xu et al. 2022, https://arxiv.org/abs/2207.12042
+
     Args:
         lam: Steepness λ of the sigmoid.
         weight_by_quality: Weigh each positive by its quality.
