@@ -243,6 +243,15 @@ def test_gradient_scales_with_what_comes_from_above(loss):
     torch.testing.assert_close(torch.autograd.grad(3 * value, logits)[0], 3 * once)
 
 
+def test_backward_may_run_several_times(loss):
+    logits, labels, quality = scene()
+    value = loss(logits, labels, quality)
+    once = torch.autograd.grad(value, logits, retain_graph=True)[0].clone()
+    for _ in range(3):
+        value.backward(retain_graph=True)
+    torch.testing.assert_close(logits.grad, 3 * once)
+
+
 def test_evaluates_without_gradients(loss):
     logits, labels, quality = scene()
     expected = copy.deepcopy(loss)(logits, labels, quality).detach()
