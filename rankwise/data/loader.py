@@ -203,15 +203,15 @@ def build_loader(
     """
     if batch_size < 1 or batch_size % world_size:
         raise ValueError(
-            f"batch_size is {batch_size}, for {world_size} processes; it counts the images of all of them and must be a "
-            f"multiple of {world_size}"
+            f"batch_size is {batch_size}, for {world_size} processes; it counts the images of all of them and must "
+            f"be a multiple of {world_size}"
         )
     if len(dataset) == 0:
         raise DataError("the dataset has no images; rankwise data check shows what is there")
     if drop_last and len(dataset) < batch_size:
         raise DataError(
-            f"the dataset has {len(dataset)} images and a step takes {batch_size}; lower batch_size or set drop_last to "
-            "false"
+            f"the dataset has {len(dataset)} images and a step takes {batch_size}; lower batch_size or set drop_last "
+            "to false"
         )
     if workers is None:
         workers = max(0, (os.cpu_count() or 1) - 1)

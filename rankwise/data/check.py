@@ -1,0 +1,245 @@
+"""What is in a dataset, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rankwise.data.dataset import ImageRecord, wrong_size
+from rankwise.data.errors import DataError
+from rankwise.data.faults import Fault
+from rankwise.data.folder import Folder
+from rankwise.data.formats import Source, class_mismatch, find_source, resolve_split
+from rankwise.data.gathering import unreadable
+from rankwise.data.images import MAX_PIXELS, read_image
+
+#: Edges of the histogram of box sizes, square root of the area in pixels; 32 and 96 part COCO's small, medium and large.
+SIZE_EDGES = (0, 8, 16, 32, 64, 96, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """What one split holds, faulty items left out.
+
+    Attributes:
+        name: Name of the split.
+        images: How many images.
+        empty: How many of them have no box.
+        boxes: How many boxes, crowds aside.
+        crowds: How many crowd boxes.
+        classes: Boxes of each class, crowds aside.
+        widths: Smallest, median and largest width of the images.
+        heights: The same of their heights.
+        sizes: How many boxes fall between neighbouring ``SIZE_EDGES``, the last without upper limit.
+    """
+
+    name: str
+    images: int
+    empty: int
+    boxes: int
+    crowds: int
+    classes: dict[str, int]
+    widths: tuple[int, int, int]
+    heights: tuple[int, int, int]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What is in a dataset, and what is wrong with it.
+
+    Attributes:
+        folder: The dataset's folder.
+        format: The format that was found; empty if none was.
+        splits: What each split holds.
+        faults: Everything that is wrong.
+        notes: What else a user should hear.
+    """
+
+    folder: Path
+    format: str = ""
+    splits: list[SplitReport] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def check(
+    folder: str | Path,
+    max_pixels: int = MAX_PIXELS,
+    progress: Callable[[int, int], None] | None = None,
+) -> CheckReport:
+    """Read a whole dataset, every image decoded, and report what is there and what is wrong.
+
+    Args:
+        folder: The folder; its format is found out.
+        max_pixels: Images with more pixels are faults.
+        progress: Called with the number of images decoded so far and of all, split by split.
+    """
+    root = Path(folder)
+    try:
+        source = find_source(root, max_pixels)
+    except DataError as error:
+        return CheckReport(root, faults=[_whole_file(error)])
+    report = CheckReport(root, source.name)
+    classes: dict[str, list[str]] = {}
+    for split in source.splits:
+        try:
+            reading = source.read(split)
+        except DataError as error:
+            report.faults.append(_whole_file(error))
+            continue
+        report.faults.extend(reading.faults)
+        report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
+        report.splits.append(_describe(split, reading.records, reading.classes))
+        classes[split] = reading.classes
+    _compare_classes(source, classes, report)
+    if resolve_split("val", source.splits) is None:
+        report.notes.append("There is no validation split: training keeps a tenth of the images for it.")
+    return report
+
+
+def _whole_file(error: DataError) -> Fault:
+    """The fault of a file, or a folder, of which nothing can be used."""
+    file, _, rest = str(error).partition(": ")
+    what, _, todo = rest.partition("; ")
+    return Fault("unreadable file", file, what, todo)
+
+
+def _decoding_faults(
+    records: Sequence[ImageRecord], folder: Folder, max_pixels: int, progress: Callable[[int, int], None] | None
+) -> list[Fault]:
+    """Decode every image; the decoders let other threads run meanwhile."""
+
+    def decode(record: ImageRecord) -> Fault | None:
+        assert record.path is not None
+        try:
+            height, width = read_image(record.path, max_pixels).shape[-2:]
+        except DataError as error:
+            return unreadable(folder.relative(record.path), record.path, error)
+        if (width, height) == (record.width, record.height):
+            return None
+        what, _, todo = wrong_size(record, width, height).removeprefix(f"{record.name}: ").partition("; ")
+        return Fault("wrong size", record.name, what, todo)
+
+    faults = []
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for done, fault in enumerate(threads.map(decode, records), start=1):
+            if fault is not None:
+                faults.append(fault)
+            if progress is not None:
+                progress(done, len(records))
+    return faults
+
+
+def _compare_classes(source: Source, classes: dict[str, list[str]], report: CheckReport) -> None:
+    train = resolve_split("train", source.splits)
+    for split, names in classes.items():
+        mismatch = class_mismatch(split, names, classes[train]) if train in classes else None
+        if mismatch:
+            what, _, todo = mismatch.removeprefix(f"{split} ").partition("; ")
+            report.faults.append(Fault("unknown category", f"{split} split", what, todo))
+
+
+def _describe(name: str, records: Sequence[ImageRecord], classes: Sequence[str]) -> SplitReport:
+    crowd = np.concatenate([record.iscrowd for record in records] or [np.zeros(0, bool)])
+    boxes = np.concatenate([record.boxes for record in records] or [np.zeros((0, 4), np.float32)])[~crowd]
+    labels = np.concatenate([record.labels for record in records] or [np.zeros(0, np.int64)])[~crowd]
+    counts = np.bincount(labels, minlength=len(classes)).tolist()
+    size = np.sqrt((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
+    bins = np.searchsorted(SIZE_EDGES, size, side="right") - 1
+    return SplitReport(
+        name=name,
+        images=len(records),
+        empty=sum(len(record.boxes) == 0 for record in records),
+        boxes=len(boxes),
+        crowds=int(crowd.sum()),
+        classes=dict(zip(classes, counts, strict=True)),
+        widths=_spread([record.width for record in records]),
+        heights=_spread([record.height for record in records]),
+        sizes=tuple(np.bincount(bins, minlength=len(SIZE_EDGES)).tolist()),
+    )
+
+
+def _spread(values: list[int]) -> tuple[int, int, int]:
+    return (min(values), int(np.median(values)), max(values)) if values else (0, 0, 0)
+
+
+def print_report(report: CheckReport, console: Console | None = None) -> None:
+    """Print a report: tables of what is there, then every fault.
+
+    Args:
+        report: What :func:`check` found.
+        console: Where to; by default the terminal.
+    """
+    console = console or Console()
+    if report.format:
+        console.print(f"{report.format} dataset in {report.folder}", markup=False, highlight=False)
+    if report.splits:
+        console.print(_overview(report.splits))
+        console.print(_class_table(report.splits))
+        console.print(_size_table(report.splits))
+    for note in report.notes:
+        console.print(note, markup=False, highlight=False)
+    if not report.faults:
+        console.print(Text("No faults.", style="green"))
+        return
+    for fault in report.faults:
+        # As plain text: names of files may hold what rich would take for its markup.
+        console.print(Text(str(fault)), soft_wrap=True)
+    kinds = Counter(fault.kind for fault in report.faults)
+    summary = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
+    total = len(report.faults)
+    console.print(Text(f"{total:,} fault{'s' if total != 1 else ''}: {summary}", style="bold red"))
+
+
+def _overview(splits: Sequence[SplitReport]) -> Table:
+    table = Table(title="Splits", title_justify="left")
+    table.add_column("split")
+    for name in ("images", "empty", "boxes", "crowd", "an image", "width (median)", "height (median)"):
+        table.add_column(name, justify="right")
+    for split in splits:
+        spreads = (f"{low}–{high} ({middle})" for low, middle, high in (split.widths, split.heights))
+        table.add_row(
+            Text(split.name),
+            f"{split.images:,}",
+            f"{split.empty:,}",
+            f"{split.boxes:,}",
+            f"{split.crowds:,}",
+            f"{split.boxes / max(1, split.images):.1f}",
+            *spreads,
+        )
+    return table
+
+
+def _class_table(splits: Sequence[SplitReport]) -> Table:
+    table = Table(title="Boxes of each class", title_justify="left")
+    table.add_column("class")
+    for split in splits:
+        table.add_column(Text(split.name), justify="right")
+    names = dict.fromkeys(name for split in splits for name in split.classes)
+    for name in names:
+        table.add_row(Text(name), *(f"{split.classes.get(name, 0):,}" for split in splits))
+    return table
+
+
+def _size_table(splits: Sequence[SplitReport]) -> Table:
+    table = Table(title="Sizes of the boxes (square root of the area, pixels)", title_justify="left")
+    table.add_column("size", justify="right")
+    table.add_column("boxes", justify="right")
+    table.add_column("")
+    totals = [sum(counts) for counts in zip(*(split.sizes for split in splits), strict=True)]
+    used = [index for index, count in enumerate(totals) if count]
+    for index in range(used[0], used[-1] + 1) if used else ():
+        upper = f"–{SIZE_EDGES[index + 1]}" if index + 1 < len(SIZE_EDGES) else " and more"
+        bar = "█" * round(40 * totals[index] / max(totals)) or "▏"
+        table.add_row(f"{SIZE_EDGES[index]}{upper}", f"{totals[index]:,}", bar if totals[index] else "")
+    return table

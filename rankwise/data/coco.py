@@ -1,0 +1,287 @@
+"""COCO's JSON: read with every fault told, and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from rankwise.data.dataset import DetectionDataset
+from rankwise.data.errors import DataError
+from rankwise.data.faults import Fault
+from rankwise.data.folder import Folder
+from rankwise.data.gathering import Gathering, Reading
+from rankwise.data.images import MAX_PIXELS
+
+#: Names by which the folder of a split's images is found are tried out on this many images.
+_TRIED = 50
+
+
+class CocoSource:
+    """A folder with COCO's annotations.
+
+    Either ``annotations/instances_<split>.json`` (or ``annotations/<split>.json``) with the images in ``<split>/``,
+    ``images/<split>/`` or ``images/``, or ``_annotations.coco.json`` in each split's folder beside its images.
+
+    Args:
+        folder: The folder.
+        max_pixels: Images with more pixels are refused.
+    """
+
+    name = "COCO"
+
+    def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
+        self.folder = folder
+        self.max_pixels = max_pixels
+        self._files = _annotation_files(folder.root)
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits that have annotations."""
+        return list(self._files)
+
+    def read(self, split: str) -> Reading:
+        """One split, with its faults.
+
+        Raises:
+            DataError: When the file as a whole cannot be read.
+        """
+        path = self._files[split]
+        file = self.folder.relative(path)
+        content = _load(path, file)
+        gathering = Gathering(self.folder, "annotation", self.max_pixels)
+        category_ids, classes = _categories(content["categories"], file, gathering.faults)
+        images = self._images(content["images"], split, path, file, gathering)
+        labels = {category: label for label, category in enumerate(category_ids)}
+        _annotations(content["annotations"], images, labels, file, gathering)
+        return Reading(gathering.records(), classes, category_ids, gathering.faults)
+
+    def _images(
+        self, entries: list[Any], split: str, path: Path, file: str, gathering: Gathering
+    ) -> dict[int, int | None]:
+        """The index of each image by its id, None for those that cannot be used."""
+        base = self._image_folder(entries, split, path)
+        images: dict[int, int | None] = {}
+        for position, entry in enumerate(entries):
+            image_id = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
+            if image_id is None:
+                gathering.faults.append(
+                    Fault(
+                        "bad entry",
+                        file,
+                        "has no whole number as its id",
+                        "give each image its own number",
+                        f"entry {position} of images",
+                    )
+                )
+                continue
+            name = entry.get("file_name")
+            label = f"image {image_id} ({name})"
+            if image_id in images:
+                gathering.faults.append(
+                    Fault(
+                        "duplicate id",
+                        file,
+                        "the id is that of another image, too",
+                        "give each image its own number",
+                        label,
+                    )
+                )
+                continue
+            images[image_id] = None
+            found = gathering.find_image(name, base, file, label)
+            if found is None:
+                continue
+            width, height = (_whole_number(entry.get(side, 0)) for side in ("width", "height"))
+            if width is None or height is None or width < 0 or height < 0:
+                gathering.faults.append(
+                    Fault(
+                        "bad entry",
+                        file,
+                        f"has the size {entry.get('width')} × {entry.get('height')}",
+                        "give width and height in pixels, or leave both out",
+                        label,
+                    )
+                )
+                continue
+            images[image_id] = gathering.add_image(image_id, found, width, height, file, label)
+        return images
+
+    def _image_folder(self, entries: list[Any], split: str, path: Path) -> Path:
+        """The folder in which most of the first images are."""
+        root = self.folder.root
+        if path.name == "_annotations.coco.json":
+            candidates = [path.parent, path.parent / "images"]
+        else:
+            candidates = [root / split, root / "images" / split, root / split / "images", root / "images", root]
+        candidates = [folder for folder in candidates if folder.is_dir()] or candidates
+        names = [entry.get("file_name") for entry in entries[:_TRIED] if isinstance(entry, dict)]
+
+        def hits(folder: Path) -> int:
+            usable = [name for name in names if isinstance(name, str) and not self.folder.leads_out(name, folder)]
+            return sum(self.folder.find(name, folder) is not None for name in usable)
+
+        return max(candidates, key=hits)
+
+
+def _annotation_files(root: Path) -> dict[str, Path]:
+    """The annotation file of each split."""
+    files: dict[str, Path] = {}
+    for path in sorted(root.glob("annotations/*.json")):
+        files.setdefault(path.stem, path)
+    instances = {stem.removeprefix("instances_"): path for stem, path in files.items() if stem.startswith("instances_")}
+    # Beside COCO's instances_* lie its captions_* and person_keypoints_*, which are no splits.
+    files = instances or files
+    for path in sorted(root.glob("*/_annotations.coco.json")):
+        files.setdefault(path.parent.name, path)
+    if not files and (root / "_annotations.coco.json").is_file():
+        files["train"] = root / "_annotations.coco.json"
+    return files
+
+
+def _load(path: Path, file: str) -> dict[str, list[Any]]:
+    """The file's three lists."""
+    try:
+        content = json.loads(path.read_bytes())
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{file}: is no valid JSON: {error.msg} in line {error.lineno}, column {error.colno}; export it anew"
+        ) from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{file}: is no valid JSON: {error}; export it anew") from error
+    if not isinstance(content, dict):
+        raise DataError(
+            f"{file}: holds a {type(content).__name__} where COCO has an object; export it as COCO instances"
+        )
+    for key in ("images", "annotations", "categories"):
+        if not isinstance(content.get(key), list):
+            raise DataError(f"{file}: has no list {key!r}; export it as COCO instances")
+    return content
+
+
+def _categories(entries: list[Any], file: str, faults: list[Fault]) -> tuple[list[int], list[str]]:
+    """Ids in rising order, and the names that go with them."""
+    names: dict[int, str] = {}
+    for position, entry in enumerate(entries):
+        number = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if number is None or not isinstance(name, str) or not name:
+            faults.append(
+                Fault(
+                    "bad entry",
+                    file,
+                    f"entry {position} of categories has no whole number as id or no name",
+                    "give each category both",
+                )
+            )
+        elif number in names:
+            faults.append(
+                Fault(
+                    "duplicate id",
+                    file,
+                    f"the categories {names[number]!r} and {name!r} both have the id {number}",
+                    "give each category its own number",
+                )
+            )
+        else:
+            names[number] = name
+    if not names:
+        raise DataError(f"{file}: has no categories; list each class under 'categories' with id and name")
+    ids = sorted(names)
+    return ids, [names[number] for number in ids]
+
+
+def _annotations(
+    entries: list[Any], images: dict[int, int | None], labels: dict[int, int], file: str, gathering: Gathering
+) -> None:
+    seen: set[int] = set()
+    for position, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            gathering.faults.append(
+                Fault("bad entry", file, f"entry {position} of annotations is no object", "export the file anew")
+            )
+            continue
+        number = _whole_number(entry.get("id", -1 - position))
+        image_id = _whole_number(entry.get("image_id"))
+        category = _whole_number(entry.get("category_id"))
+        which = f"annotation {entry.get('id', f'at position {position}')}"
+        image = images.get(image_id) if image_id is not None else None
+        label = labels.get(category) if category is not None else None
+        box = _corners(entry.get("bbox"))
+        if number is None:
+            fault = ("bad entry", "has no whole number as its id", "give each annotation its own number")
+        elif number in seen:
+            fault = ("duplicate id", "the id is that of another annotation, too", "give each annotation its own number")
+        elif image_id not in images:
+            fault = (
+                "unknown image",
+                f"is of image {entry.get('image_id')!r}, which the file does not list",
+                "add the image or remove the annotation",
+            )
+        elif label is None:
+            fault = (
+                "unknown category",
+                f"is of category {entry.get('category_id')!r}, which the file does not list",
+                "add the category or remove the annotation",
+            )
+        elif box is None:
+            fault = ("bad entry", f"has {entry.get('bbox')!r} as bbox", "give four numbers: left, top, width, height")
+        else:
+            seen.add(number)
+            if image is not None:  # else the image itself is the fault
+                area = entry.get("area")
+                area = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else 0.0
+                gathering.add_box(image, number, box, label, bool(entry.get("iscrowd", 0)), area)
+            continue
+        where = f"image {image_id}" if image_id in images else ""
+        gathering.faults.append(Fault(fault[0], file, fault[1], fault[2], where, which))
+
+
+def _corners(box: Any) -> tuple[float, float, float, float] | None:
+    """xyxy from COCO's left, top, width, height."""
+    if not isinstance(box, list) or len(box) != 4:
+        return None
+    try:
+        left, top, width, height = map(float, box)
+    except (TypeError, ValueError):
+        return None
+    return left, top, left + width, top + height
+
+
+def _whole_number(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if (isinstance(value, float) and value.is_integer()) or (
+        isinstance(value, str) and value.isascii() and value.isdigit()
+    ):
+        return int(value)
+    return None
+
+
+def write_coco(dataset: DetectionDataset, folder: Path, split: str) -> Path:
+    """Write a dataset's images and annotations as a COCO folder.
+
+    Args:
+        dataset: What to write; its transform is not applied.
+        folder: Where to: images go to ``<split>/``, annotations to ``annotations/instances_<split>.json``.
+        split: Name of the split.
+
+    Returns:
+        The annotation file.
+    """
+    images = folder / split
+    images.mkdir(parents=True, exist_ok=True)
+    truth = dataset.ground_truth()
+    for index, entry in enumerate(truth["images"]):
+        image, _ = dataset.load(index)
+        entry["file_name"] = f"{entry['id']:06d}.png"
+        # PNG keeps every pixel; a low level of compression is five times as fast and a little larger.
+        Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()).save(images / entry["file_name"], compress_level=1)
+    path = folder / "annotations" / f"instances_{split}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(truth), encoding="utf-8")
+    return path

@@ -1,0 +1,92 @@
+"""Finding files by the names that a dataset's own files give, without ever leaving the dataset's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from rankwise.data.images import IMAGE_ENDINGS
+
+
+class Folder:
+    """A dataset's folder, whose listings are read once.
+
+    A name leads out if it is absolute, climbs above by ``..``, or is a link whose end is elsewhere. The folder itself
+    and the image folders in it may be links: those the user made, the names within came with the data.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._real_root = os.path.realpath(root)
+        self._listings: dict[str, dict[str, bool]] = {}
+
+    def relative(self, path: Path) -> str:
+        """A path as messages name it: from the folder on."""
+        try:
+            return path.relative_to(self.root).as_posix()
+        except ValueError:
+            return str(path)
+
+    def leads_out(self, name: str, base: Path | None = None) -> bool:
+        """Whether a name, taken from ``base`` or else the root, leads out of the folder."""
+        base = base or self.root
+        if self.climbs_out(name, base):
+            return True
+        path = os.path.normpath(base / _plain(name))
+        if not self._linked(path):
+            return False
+        real = os.path.realpath(path)
+        return not _within(real, os.path.realpath(base)) and not _within(real, self._real_root)
+
+    def climbs_out(self, name: str, base: Path | None = None) -> bool:
+        """Whether a name leads out as it is written, links aside."""
+        plain = _plain(name)
+        if PurePosixPath(plain).is_absolute() or PureWindowsPath(name).drive:
+            return True
+        base = base or self.root
+        path = os.path.normpath(base / plain)
+        return not _within(path, os.path.normpath(base)) and not _within(path, os.path.normpath(self.root))
+
+    def find(self, name: str, base: Path) -> Path | None:
+        """The file of this name below ``base``, None where there is none; the name must not lead out."""
+        path = base / _plain(name)
+        return path if path.name in self._listing(os.path.normpath(path.parent)) else None
+
+    def images(self, base: Path) -> list[Path]:
+        """All image files below a folder, in order of their names; links to folders are not followed."""
+        found = []
+        for folder, folders, files in os.walk(base):
+            folders.sort()
+            found += [Path(folder, file) for file in files if Path(file).suffix.lower() in IMAGE_ENDINGS]
+        return sorted(found)
+
+    def _listing(self, folder: str) -> dict[str, bool]:
+        """Names in a folder, and whether each is a link."""
+        if folder not in self._listings:
+            try:
+                with os.scandir(folder) as entries:
+                    self._listings[folder] = {entry.name: entry.is_symlink() for entry in entries}
+            except OSError:
+                self._listings[folder] = {}
+        return self._listings[folder]
+
+    def _linked(self, path: str) -> bool:
+        """Whether any part of the path below the root is a link."""
+        while len(path) > len(os.path.normpath(self.root)):
+            parent, name = os.path.split(path)
+            if parent == path or self._listing(parent).get(name, False):
+                return True
+            path = parent
+        return False
+
+
+def _plain(name: str) -> str:
+    """A name with the separators of this system; Windows tools write backslashes."""
+    return name.replace("\\", "/")
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)

@@ -1,0 +1,220 @@
+"""What a dataset's files say, gathered from any format, judged in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rankwise.data.dataset import ImageRecord
+from rankwise.data.errors import DataError
+from rankwise.data.faults import Fault
+from rankwise.data.folder import Folder
+from rankwise.data.images import MAX_PIXELS, read_header
+
+#: Boxes that stick out of the image by less than this many pixels are clipped without a word: rounding.
+TOLERANCE = 1.0
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One split as its files have it, faulty items left out, and every fault that was found on the way.
+
+    Attributes:
+        records: The images.
+        classes: Names of the classes.
+        category_ids: The number of each class in the dataset's files.
+        faults: What is wrong.
+    """
+
+    records: list[ImageRecord]
+    classes: list[str]
+    category_ids: list[int]
+    faults: list[Fault]
+
+
+@dataclass(frozen=True)
+class _Image:
+    image_id: int
+    name: str
+    path: Path
+    width: int
+    height: int
+    file: str
+    label: str
+
+
+@dataclass
+class Gathering:
+    """Images and boxes of one split while its files are read.
+
+    Args:
+        folder: The dataset's folder.
+        box_word: How messages call a box, before its number: ``"annotation"``, ``"object"`` or ``"line"``.
+        max_pixels: Images with more pixels are refused.
+    """
+
+    folder: Folder
+    box_word: str
+    max_pixels: int = MAX_PIXELS
+    faults: list[Fault] = field(default_factory=list)
+    _images: list[_Image] = field(default_factory=list)
+    _boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
+    _rest: list[tuple[int, int, int, bool, float]] = field(default_factory=list)  # image, number, label, crowd, area
+
+    def find_image(self, name: object, base: Path, file: str, image: str = "") -> Path | None:
+        """The image file of a name that a dataset's file gives; None, and a fault, if it cannot be used.
+
+        Args:
+            name: The name.
+            base: The folder it is relative to.
+            file: The file that gives it.
+            image: How that file calls the image.
+        """
+        if not isinstance(name, str) or not name or "\0" in name:
+            self.faults.append(Fault("bad entry", file, "has no usable file name", "name the image file", image))
+        elif self.folder.leads_out(name, base):
+            self.faults.append(
+                Fault(
+                    "path leads out",
+                    file,
+                    f"the file name {name!r} leads out of the folder",
+                    "put the image into the dataset's folder and name it from there",
+                    image,
+                )
+            )
+        else:
+            path = self.folder.find(name, base)
+            if path is not None:
+                return path
+            self.faults.append(
+                Fault(
+                    "missing image",
+                    file,
+                    f"there is no file {name!r} in {self.folder.relative(base)}/",
+                    "put the image there or remove its entry",
+                    image,
+                )
+            )
+        return None
+
+    def add_image(
+        self, image_id: int, path: Path, width: int, height: int, file: str, label: str = "", name: str | None = None
+    ) -> int | None:
+        """An image; 0 as width or height has its size read from the file.
+
+        Args:
+            image_id: Its number.
+            path: Its file.
+            width: Its width as annotated.
+            height: Its height as annotated.
+            file: The file with its annotations.
+            label: How messages call the image, where that file is about several.
+            name: Its name, by default its path from the dataset's folder on.
+
+        Returns:
+            Its index for :meth:`add_box`, or None if it cannot be used.
+        """
+        if width <= 0 or height <= 0:
+            try:
+                header = read_header(path, self.max_pixels)
+            except DataError as error:
+                self.faults.append(unreadable(self.folder.relative(path), path, error))
+                return None
+            width, height = header.width, header.height
+        name = name or self.folder.relative(path)
+        self._images.append(_Image(image_id, name, path, width, height, file, label))
+        return len(self._images) - 1
+
+    def size(self, image: int) -> tuple[int, int]:
+        """Width and height of an image that was added."""
+        return self._images[image].width, self._images[image].height
+
+    def add_box(
+        self,
+        image: int,
+        number: int,
+        box: tuple[float, float, float, float],
+        label: int,
+        crowd: bool = False,
+        area: float = 0.0,
+    ) -> None:
+        """A box of an image.
+
+        Args:
+            image: The image's index.
+            number: By which messages name the box.
+            box: xyxy in pixels.
+            label: Its class.
+            crowd: Whether it is a region to ignore.
+            area: Its area for COCO's sizes; 0 takes that of the box.
+        """
+        self._boxes.append(box)
+        self._rest.append((image, number, label, crowd, area))
+
+    def records(self) -> list[ImageRecord]:
+        """The images with those of their boxes that can be used; what is wrong with the others becomes faults."""
+        boxes = np.array(self._boxes, np.float64).reshape(-1, 4)
+        owner = np.array([row[0] for row in self._rest], np.int64)
+        sizes = np.array([(image.width, image.height) for image in self._images], np.float64).reshape(-1, 2)
+        clipped = np.clip(boxes, 0, np.tile(sizes[owner], 2))
+        with np.errstate(invalid="ignore", over="ignore"):
+            sides = boxes[:, 2:] - boxes[:, :2]
+            finite = np.asarray(np.isfinite(boxes).all(axis=1))
+            empty = np.asarray(finite & ~np.all(sides > 0, axis=1))
+            beyond = np.max(np.abs(boxes - clipped), axis=1, initial=0)
+            seen = np.asarray(np.all(clipped[:, 2:] - clipped[:, :2] > 0, axis=1))
+            outside = finite & ~empty & ((beyond >= TOLERANCE) | ~seen)
+        for row in np.flatnonzero(~finite | empty | outside):
+            self._box_fault(int(row), boxes[row], bool(finite[row]), bool(empty[row]), bool(seen[row]))
+        good = np.flatnonzero(finite & ~empty & seen)
+        good = good[np.argsort(owner[good], kind="stable")]
+        ends = np.searchsorted(owner[good], np.arange(len(self._images) + 1))
+        labels = np.array([row[2] for row in self._rest], np.int64)[good]
+        crowd = np.array([row[3] for row in self._rest], bool)[good]
+        area = np.array([row[4] for row in self._rest], np.float64)[good]
+        kept = clipped[good]
+        area = np.where(area > 0, area, (kept[:, 2] - kept[:, 0]) * (kept[:, 3] - kept[:, 1]))
+        kept = kept.astype(np.float32)
+        records = []
+        for index, image in enumerate(self._images):
+            rows = slice(ends[index], ends[index + 1])
+            records.append(
+                ImageRecord(
+                    image_id=image.image_id,
+                    name=image.name,
+                    path=image.path,
+                    width=image.width,
+                    height=image.height,
+                    boxes=kept[rows],
+                    labels=labels[rows],
+                    iscrowd=crowd[rows],
+                    area=area[rows],
+                )
+            )
+        return records
+
+    def _box_fault(self, row: int, box: np.ndarray, finite: bool, empty: bool, seen: bool) -> None:
+        image, number, *_ = self._rest[row]
+        owner = self._images[image]
+        corners = ", ".join(f"{value:g}" for value in box)
+        if not finite:
+            kind, what, todo = "not a number", f"has corners that are no numbers ({corners})", "correct or remove it"
+        elif empty:
+            kind = "box without area"
+            what = f"has no area: it is {box[2] - box[0]:g} wide and {box[3] - box[1]:g} high"
+            todo = "correct or remove it"
+        else:
+            kind = "box outside the image"
+            how = "sticks out of" if seen else "lies outside"
+            what = f"({corners}) {how} the image of {owner.width} × {owner.height}"
+            todo = "correct it, or check that the annotations belong to this image"
+        self.faults.append(Fault(kind, owner.file, what, todo, owner.label, f"{self.box_word} {number}"))
+
+
+def unreadable(name: str, path: Path, error: DataError) -> Fault:
+    """The fault of an image that cannot be read."""
+    what, _, todo = str(error).removeprefix(f"{path}: ").partition("; ")
+    kind = "image too large" if "pixels and the limit" in what else "unreadable image"
+    return Fault(kind, name, what, todo)

@@ -1,0 +1,205 @@
+"""Pascal VOC's XML files, one an image.
+
+Read here and not by a library: supervision decodes every image while it reads, stops at the first fault and takes
+"difficult" objects, which are to be ignored, for plain ones.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from rankwise.data.errors import DataError
+from rankwise.data.faults import Fault
+from rankwise.data.folder import Folder
+from rankwise.data.gathering import Gathering, Reading
+from rankwise.data.images import IMAGE_ENDINGS, MAX_PIXELS
+
+
+@dataclass(frozen=True)
+class _Object:
+    name: str
+    corners: tuple[float, float, float, float] | None  # None if the file has no four numbers
+    difficult: bool
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """One XML file."""
+
+    filename: str
+    width: int
+    height: int
+    objects: list[_Object]
+
+
+class VocSource:
+    """A folder with Pascal VOC's annotations.
+
+    Either ``Annotations/``, ``JPEGImages/`` and the splits in ``ImageSets/Main/``, or XML files beside their images, in
+    the folder itself or in one folder for each split. "Difficult" objects become regions to ignore. Classes are all
+    names that occur, in alphabetical order. Corners count from 1, as VOC's own do, unless a 0 occurs among them.
+
+    Args:
+        folder: The folder.
+        max_pixels: Images with more pixels are refused.
+    """
+
+    name = "Pascal VOC"
+
+    def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
+        self.folder = folder
+        self.max_pixels = max_pixels
+        # Where all images and all XML files are, None if each image is beside its XML file.
+        self._images: Path | None = None
+        self._annotations: Path | None = None
+        self._files = self._find()
+        self._sheets: dict[Path, _Sheet | Fault] = {}
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits."""
+        return list(self._files)
+
+    def _find(self) -> dict[str, list[Path]]:
+        """The XML files of each split."""
+        home = _home(self.folder.root)
+        if home is None:
+            files = {"train": sorted(self.folder.root.glob("*.xml"))}
+            files |= {path.name: sorted(path.glob("*.xml")) for path in sorted(self.folder.root.iterdir())}
+            return {split: paths for split, paths in files.items() if paths}
+        self._images = home / "JPEGImages" if (home / "JPEGImages").is_dir() else home
+        self._annotations = home / "Annotations"
+        splits = {}
+        for path in sorted(home.glob("ImageSets/Main/*.txt")):
+            lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+            # Files such as cat_train.txt have a second column, and are no splits.
+            if lines and all(len(line) <= 1 for line in lines):
+                splits[path.stem] = [self._annotations / f"{line[0]}.xml" for line in lines if line]
+        return splits or {"train": sorted(self._annotations.glob("*.xml"))}
+
+    def _sheet(self, path: Path) -> _Sheet | Fault:
+        if path not in self._sheets:
+            file = self.folder.relative(path)
+            base = self._annotations or path.parent
+            if self.folder.leads_out(os.path.relpath(path, base), base):
+                self._sheets[path] = Fault("path leads out", file, "leads out of the folder", "copy the file into it")
+            else:
+                self._sheets[path] = _parse(path, file)
+        return self._sheets[path]
+
+    def read(self, split: str) -> Reading:
+        """One split, with its faults. Every XML file is read, since only all of them together name the classes."""
+        every = {path for paths in self._files.values() for path in paths}
+        objects = [
+            thing
+            for path in every
+            if not self.folder.leads_out(self.folder.relative(path)) and isinstance(sheet := self._sheet(path), _Sheet)
+            for thing in sheet.objects
+        ]
+        classes = sorted({thing.name for thing in objects if thing.name})
+        labels = {name: label for label, name in enumerate(classes)}
+        first = 0 if any(0 in thing.corners[:2] for thing in objects if thing.corners) else 1
+        gathering = Gathering(self.folder, "object", self.max_pixels)
+        seen: set[Path] = set()
+        for number, path in enumerate(self._files[split], start=1):
+            file = self.folder.relative(path)
+            if path in seen:
+                gathering.faults.append(
+                    Fault("duplicate id", file, f"is listed twice in the {split} split", "list it once")
+                )
+                continue
+            seen.add(path)
+            sheet = self._sheet(path)
+            if isinstance(sheet, Fault):
+                gathering.faults.append(sheet)
+                continue
+            found = self._find_image(sheet, path, file, gathering)
+            if found is None:
+                continue
+            image = gathering.add_image(number, found, sheet.width, sheet.height, file)
+            if image is not None:
+                _add_objects(sheet, image, first, labels, file, gathering)
+        return Reading(gathering.records(), classes, list(range(1, len(classes) + 1)), gathering.faults)
+
+    def _find_image(self, sheet: _Sheet, path: Path, file: str, gathering: Gathering) -> Path | None:
+        base = self._images or path.parent
+        if not self.folder.leads_out(sheet.filename or path.stem, base):
+            # The name of the XML file first: the one within is often a leftover from before a renaming.
+            for ending in sorted(IMAGE_ENDINGS | {ending.upper() for ending in IMAGE_ENDINGS}):
+                found = self.folder.find(path.stem + ending, base)
+                if found is not None:
+                    return found
+        return gathering.find_image(sheet.filename or f"{path.stem}.jpg", base, file)
+
+
+def _add_objects(
+    sheet: _Sheet, image: int, first: int, labels: dict[str, int], file: str, gathering: Gathering
+) -> None:
+    for number, thing in enumerate(sheet.objects, start=1):
+        if not thing.name:
+            what, todo = "has no name", "give its class under <name>"
+        elif thing.corners is None:
+            what, todo = "has no box of four numbers", "give xmin, ymin, xmax and ymax under <bndbox>"
+        else:
+            left, top, right, bottom = thing.corners
+            gathering.add_box(
+                image, number, (left - first, top - first, right, bottom), labels[thing.name], thing.difficult
+            )
+            continue
+        gathering.faults.append(Fault("bad entry", file, what, todo, box=f"object {number}"))
+
+
+def _home(root: Path) -> Path | None:
+    """The folder that holds ``Annotations``: the root, or the one VOC folder below it."""
+    homes = [root, *sorted(root.glob("VOC*")), *sorted(root.glob("VOCdevkit/VOC*"))]
+    homes = [home for home in homes if (home / "Annotations").is_dir()]
+    if len(homes) > 1:
+        raise DataError(
+            f"{root}: holds several VOC folders ({', '.join(home.name for home in homes)}); name one of them"
+        )
+    return homes[0] if homes else None
+
+
+def _parse(path: Path, file: str) -> _Sheet | Fault:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        # As text, so that no declared encoding hides them: entities can expand to gigabytes or read other files.
+        if "<!DOCTYPE" in text or "<!ENTITY" in text:
+            return Fault(
+                "unreadable file", file, "declares a document type or entities, which are refused", "remove them"
+            )
+        root = ElementTree.fromstring(text)
+    except FileNotFoundError:
+        return Fault("missing annotations", file, "is missing", "put it there, or take the image out of the split")
+    except UnicodeDecodeError as error:
+        return Fault("unreadable file", file, f"is not in UTF-8: {error.reason}", "save it as UTF-8")
+    except ElementTree.ParseError as error:
+        line, column = error.position
+        return Fault("unreadable file", file, f"is no valid XML in line {line}, column {column}", "export it anew")
+    if root.tag != "annotation":
+        return Fault("unreadable file", file, f"has <{root.tag}> where VOC has <annotation>", "export it as Pascal VOC")
+    objects = []
+    for element in root.findall("object"):
+        corners = [_number(element.findtext(f"bndbox/{name}")) for name in ("xmin", "ymin", "xmax", "ymax")]
+        left, top, right, bottom = corners
+        box = None if left is None or top is None or right is None or bottom is None else (left, top, right, bottom)
+        name = (element.findtext("name") or "").strip()
+        objects.append(_Object(name, box, (element.findtext("difficult") or "0").strip() == "1"))
+    width, height = (_number(root.findtext(f"size/{name}")) for name in ("width", "height"))
+    filename = (root.findtext("filename") or "").strip()
+    return _Sheet(filename, _whole(width), _whole(height), objects)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _whole(value: float | None) -> int:
+    return int(value) if value is not None and math.isfinite(value) else 0

@@ -1,0 +1,250 @@
+"""YOLO's folders: ``data.yaml``, images, and a text file of boxes for each.
+
+Read here and not by a library: supervision decodes every image while it reads and stops at the first fault.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from rankwise.data.errors import DataError
+from rankwise.data.faults import Fault
+from rankwise.data.folder import Folder
+from rankwise.data.gathering import Gathering, Reading
+from rankwise.data.images import MAX_PIXELS
+
+#: Keys of ``data.yaml`` that name splits.
+_SPLITS = ("train", "val", "valid", "validation", "test")
+
+
+class YoloSource:
+    """A folder with YOLO's annotations.
+
+    ``data.yaml`` names the classes and the splits: a folder of images, a list of folders, or a text file with one image
+    a line. The boxes of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, or beside the image where no folder is called
+    ``images``; an image without such a file shows no object. Polygons count as the boxes around them.
+
+    Args:
+        folder: The folder.
+        max_pixels: Images with more pixels are refused.
+    """
+
+    name = "YOLO"
+
+    def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
+        self.folder = folder
+        self.max_pixels = max_pixels
+        path = yaml_file(folder.root)
+        assert path is not None, "only called for folders with a data.yaml"
+        self.file = folder.relative(path)
+        self._content = _load(path, self.file)
+        self._names = _names(self._content, self.file)
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits."""
+        return [split for split in _SPLITS if self._content.get(split)]
+
+    def read(self, split: str) -> Reading:
+        """One split, with its faults.
+
+        Raises:
+            DataError: When ``data.yaml`` does not lead to the images.
+        """
+        category_ids = sorted(self._names)
+        labels = {number: label for label, number in enumerate(category_ids)}
+        gathering = Gathering(self.folder, "line", self.max_pixels)
+        used: set[Path] = set()
+        for number, path in enumerate(self._image_paths(split, gathering), start=1):
+            image_folder = path.parent.relative_to(self.folder.root)
+            boxes = self.folder.root / _exchanged(image_folder, "images", "labels") / f"{path.stem}.txt"
+            used.add(boxes)
+            image = gathering.add_image(number, path, 0, 0, self.folder.relative(boxes))
+            if image is not None and self.folder.find(boxes.name, boxes.parent):
+                self._read_labels(boxes, image, labels, gathering)
+        self._labels_without_image(used, gathering)
+        return Reading(gathering.records(), [self._names[k] for k in category_ids], category_ids, gathering.faults)
+
+    def _image_paths(self, split: str, gathering: Gathering) -> list[Path]:
+        value = self._content[split]
+        found: list[Path] = []
+        for entry in value if isinstance(value, list) else [value]:
+            place = self._place(split, entry)
+            if place.is_dir():
+                found += [path for path in self.folder.images(place) if self._stays(path, place, gathering)]
+            else:
+                file = self.folder.relative(place)
+                for line in place.read_text(encoding="utf-8", errors="replace").splitlines():
+                    if line.strip():
+                        path = gathering.find_image(line.strip(), place.parent, file)
+                        found += [path] if path else []
+        return found
+
+    def _stays(self, path: Path, place: Path, gathering: Gathering) -> bool:
+        """Whether an image found below a folder is no link to elsewhere."""
+        if self.folder.leads_out(os.path.relpath(path, place), place):
+            gathering.faults.append(
+                Fault(
+                    "path leads out",
+                    self.folder.relative(path),
+                    "is a link that leads out of the folder",
+                    "copy the image into it",
+                )
+            )
+            return False
+        return True
+
+    def _place(self, split: str, entry: Any) -> Path:
+        """The folder or list of images that ``data.yaml`` names for a split."""
+        if not isinstance(entry, str):
+            raise DataError(f"{self.file}: {split} is {entry!r}; name a folder of images, from this file's folder on")
+        above = self._content.get("path") or ""
+        root = self.folder.root
+        tried = [root / str(above) / entry, root / entry]
+        # Exports often say ../train/images and mean train/images.
+        tried.append(root / "/".join(part for part in PurePosixPath(entry).parts if part not in ("..", "/")))
+        inside = [path for path in tried if not self.folder.climbs_out(os.path.relpath(path, root))]
+        for path in inside:
+            if path.exists():
+                return path
+        if tried[0] not in inside:
+            raise DataError(
+                f"{self.file}: {split} is {entry!r}, which leads out of the folder; put the images into {root} and "
+                "name them from there"
+            )
+        raise DataError(f"{self.file}: {split} is {entry!r}, which does not exist; name the folder of its images")
+
+    def _read_labels(self, path: Path, image: int, labels: dict[int, int], gathering: Gathering) -> None:
+        file = self.folder.relative(path)
+        width, height = gathering.size(image)
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            gathering.faults.append(Fault("unreadable file", file, f"is no text: {error.reason}", "export it anew"))
+            return
+        for number, line in enumerate(lines, start=1):
+            words = line.split()
+            if not words:
+                continue
+            values = _numbers(words)
+            if values is None or (len(values) != 5 and (len(values) < 7 or len(values) % 2 == 0)):
+                gathering.faults.append(
+                    Fault(
+                        "bad entry",
+                        file,
+                        f"reads {line.strip()[:60]!r}",
+                        "write class, centre x, centre y, width and height, or class and the corners of a polygon",
+                        box=f"line {number}",
+                    )
+                )
+                continue
+            label = labels.get(int(values[0])) if values[0].is_integer() else None
+            if label is None:
+                gathering.faults.append(
+                    Fault(
+                        "unknown category",
+                        file,
+                        f"is of class {words[0]}, which {self.file} does not name",
+                        "add the class there or correct the line",
+                        box=f"line {number}",
+                    )
+                )
+                continue
+            left, top, right, bottom = _corners(values[1:])
+            gathering.add_box(image, number, (left * width, top * height, right * width, bottom * height), label)
+
+    def _labels_without_image(self, used: set[Path], gathering: Gathering) -> None:
+        """Text files in a folder of labels that go with no image, of this split or another."""
+        root = self.folder.root
+        folders = {path.parent for path in used if "labels" in path.relative_to(root).parts}
+        for folder in sorted(folders):
+            images = root / _exchanged(folder.relative_to(root), "labels", "images")
+            stems = {path.stem for path in images.iterdir()} if images.is_dir() else set()
+            for path in sorted(folder.glob("*.txt")):
+                if path not in used and path.stem not in stems and path.name != "classes.txt":
+                    gathering.faults.append(
+                        Fault(
+                            "missing image",
+                            self.folder.relative(path),
+                            "there is no image of this name",
+                            "put it into the folder of images or remove this file",
+                        )
+                    )
+
+
+def yaml_file(root: Path) -> Path | None:
+    """A folder's ``data.yaml``, or its one YAML file that names splits and classes."""
+    for name in ("data.yaml", "data.yml", "dataset.yaml"):
+        if (root / name).is_file():
+            return root / name
+    others = [path for path in sorted(root.glob("*.y*ml")) if _looks_like_yolo(path)]
+    return others[0] if len(others) == 1 else None
+
+
+def _looks_like_yolo(path: Path) -> bool:
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, OSError):
+        return False
+    return isinstance(content, dict) and "names" in content and "train" in content
+
+
+def _load(path: Path, file: str) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_bytes())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise DataError(f"{file}: is no valid YAML: {problem}{place}; correct it") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: holds no settings; it should name train, val and names")
+    return content
+
+
+def _names(content: dict[str, Any], file: str) -> dict[int, str]:
+    """Names of the classes by their number."""
+    names = content.get("names")
+    if isinstance(names, list):
+        names = dict(enumerate(names))
+    if not isinstance(names, dict) or not names:
+        raise DataError(f"{file}: has no 'names'; list the names of the classes there")
+    try:
+        numbered = {int(number): str(name) for number, name in names.items()}
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{file}: the keys of 'names' are no whole numbers; number the classes from 0 on") from error
+    count = content.get("nc")
+    if count is not None and count != len(numbered):
+        raise DataError(
+            f"{file}: nc is {count!r} and there are {len(numbered)} names; make them agree, or leave nc out"
+        )
+    return numbered
+
+
+def _exchanged(path: Path, one: str, other: str) -> Path:
+    """A path whose last folder called ``one`` is called ``other`` instead."""
+    parts = list(path.parts)
+    for position in reversed(range(len(parts))):
+        if parts[position] == one:
+            parts[position] = other
+            break
+    return Path(*parts)
+
+
+def _numbers(words: list[str]) -> list[float] | None:
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        return None
+
+
+def _corners(values: list[float]) -> tuple[float, float, float, float]:
+    """xyxy, as parts of the image, from centre and size or from the corners of a polygon."""
+    if len(values) == 4:
+        x, y, width, height = values
+        return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+    return min(values[0::2]), min(values[1::2]), max(values[0::2]), max(values[1::2])
