@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -51,6 +52,10 @@ class FeaturePyramid(nn.Module):
         levels = [output(level) for output, level in zip(self.output, merged, strict=True)]
         top = features[-1] if self.extra_from_backbone else levels[-1]
         for index, extra in enumerate(self.extra):
+            if top.shape[-1] == 1 and not torch.compiler.is_compiling():
+                # The same result, but torch 2.15 on a CPU leaves the bfloat16 gradient of the weight unwritten for a
+                # width of 1 and stride 2: it is whatever was in memory.
+                top = functional.pad(top, (0, 1))
             top = extra(functional.relu(top) if index else top)
             levels.append(top)
         return levels

@@ -206,6 +206,22 @@ def test_batches_of_the_wrong_kind_are_refused(detector: Detector, batch: torch.
         detector(batch)
 
 
+def test_levels_of_one_pixel_have_true_gradients_in_bfloat16() -> None:
+    torch.manual_seed(0)
+    pyramid = FeaturePyramid(NeckSettings(16, extra_levels=3), (4,), (32,))
+    exact = copy.deepcopy(pyramid)
+    for _ in range(5):
+        feature = torch.randn(2, 4, 3, 2)
+        torch.full((16 * 16 * 9,), float("nan"))  # what may lie in memory where a gradient should be written
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            sum(level.float().square().sum() for level in pyramid([feature])).backward()
+        sum(level.square().sum() for level in exact([feature])).backward()
+        for one, other in zip(pyramid.parameters(), exact.parameters(), strict=True):
+            assert one.grad is not None
+            assert other.grad is not None
+            torch.testing.assert_close(one.grad, other.grad, atol=float(other.grad.abs().max()) / 20, rtol=0.1)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_boxes_are_float32_under_autocast(settings: DetectorSettings, dtype: torch.dtype) -> None:
     detector = lively(settings)
