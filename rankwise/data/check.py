@@ -22,7 +22,7 @@ from rankwise.data.formats import Source, class_mismatch, find_source, resolve_s
 from rankwise.data.gathering import unreadable
 from rankwise.data.images import MAX_PIXELS, read_image
 
-#: Edges of the histogram of box sizes, square root of the area in pixels; 32 and 96 part COCO's small, medium and large.
+#: Edges of the histogram of box sizes, square root of the area in pixels; 32 and 96 bound COCO's medium size.
 SIZE_EDGES = (0, 8, 16, 32, 64, 96, 128, 256, 512, 1024)
 
 
@@ -37,7 +37,7 @@ class SplitReport:
         boxes: How many boxes, crowds aside.
         crowds: How many crowd boxes.
         classes: Boxes of each class, crowds aside.
-        widths: Smallest, median and largest width of the images.
+        widths: Smallest and largest width of the images.
         heights: The same of their heights.
         sizes: How many boxes fall between neighbouring ``SIZE_EDGES``, the last without upper limit.
     """
@@ -48,8 +48,8 @@ class SplitReport:
     boxes: int
     crowds: int
     classes: dict[str, int]
-    widths: tuple[int, int, int]
-    heights: tuple[int, int, int]
+    widths: tuple[int, int]
+    heights: tuple[int, int]
     sizes: tuple[int, ...]
 
 
@@ -169,8 +169,8 @@ def _describe(name: str, records: Sequence[ImageRecord], classes: Sequence[str])
     )
 
 
-def _spread(values: list[int]) -> tuple[int, int, int]:
-    return (min(values), int(np.median(values)), max(values)) if values else (0, 0, 0)
+def _spread(values: list[int]) -> tuple[int, int]:
+    return min(values, default=0), max(values, default=0)
 
 
 def print_report(report: CheckReport, console: Console | None = None) -> None:
@@ -204,10 +204,10 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
 def _overview(splits: Sequence[SplitReport]) -> Table:
     table = Table(title="Splits", title_justify="left")
     table.add_column("split")
-    for name in ("images", "empty", "boxes", "crowd", "an image", "width (median)", "height (median)"):
+    for name in ("images", "empty", "boxes", "crowd", "an image", "width", "height"):
         table.add_column(name, justify="right")
     for split in splits:
-        spreads = (f"{low}–{high} ({middle})" for low, middle, high in (split.widths, split.heights))
+        spreads = (f"{low}–{high}" if low < high else f"{low}" for low, high in (split.widths, split.heights))
         table.add_row(
             Text(split.name),
             f"{split.images:,}",

@@ -1,0 +1,342 @@
+"""Folders in every format open by themselves and give the boxes that were written."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data_folders import (
+    CLASSES,
+    coco_content,
+    pictures,
+    save,
+    voc_xml,
+    write_coco_folder,
+    write_voc_folder,
+    write_yolo_folder,
+    yolo_lines,
+)
+
+from rankwise.data import DataError, ShapesDataset, check, open_dataset, write_coco
+from rankwise.data.formats import find_source
+
+WRITERS = {"COCO": write_coco_folder, "Pascal VOC": write_voc_folder, "YOLO": write_yolo_folder}
+
+
+def assert_shows(dataset, made) -> None:
+    """The dataset holds these pictures with these boxes."""
+    by_stem = {Path(record.name).stem: record for record in dataset.records}
+    assert set(by_stem) == {picture.stem for picture in made}
+    for picture in made:
+        record = by_stem[picture.stem]
+        assert (record.width, record.height) == picture.size
+        assert np.allclose(record.boxes, np.array(picture.boxes).reshape(-1, 4), atol=1e-3)
+        assert record.labels.tolist() == picture.labels
+        assert record.iscrowd.tolist() == picture.crowd
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_the_format_is_found_out_and_boxes_come_back(tmp_path, kind):
+    root = WRITERS[kind](tmp_path / "data")
+    assert find_source(root).name == kind
+    train, val = open_dataset(root, "train"), open_dataset(root, "val")
+    if kind == "Pascal VOC":
+        made = pictures(20)
+        assert_shows(train, made[4:])
+        assert_shows(val, made[:4])
+    else:
+        assert_shows(train, pictures(16, 0))
+        assert_shows(val, pictures(4, 1))
+    assert train.classes == val.classes == CLASSES
+    assert train.notes == val.notes == []
+    image, target = train[0]
+    x0, y0, x1, y1 = target["boxes"][-1].long().tolist()  # the last one was drawn over the others
+    colour = image[:, y0:y1, x0:x1].float().mean((1, 2))
+    assert int(colour.argmax()) == [0, 1, 2][target["labels"][-1]]
+    assert len({record.image_id for record in train.records}) == 16
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_folder_without_validation_is_split_90_to_10_the_same_way_each_time_and_says_so(tmp_path, kind):
+    root = WRITERS[kind](tmp_path / "data", train=30, val=0)
+    train, val = open_dataset(root, "train"), open_dataset(root, "val")
+    assert (len(train), len(val)) == (27, 3)
+    names = [record.name for record in val.records]
+    assert not set(names) & {record.name for record in train.records}
+    assert [record.name for record in open_dataset(root, "val").records] == names
+    assert train.notes == val.notes
+    assert "has no validation split: 3 of its 30 images are kept for validation" in train.notes[0]
+    # Elsewhere and in another order of images it is the same ones.
+    moved = tmp_path / "elsewhere"
+    shutil.move(root, moved)
+    assert {record.name for record in open_dataset(moved, "val").records} == set(names)
+
+
+def test_category_ids_need_not_be_contiguous(coco_folder):
+    dataset = open_dataset(coco_folder)
+    assert dataset.category_ids == [3, 7, 90]
+    truth = dataset.ground_truth()
+    original = json.loads((coco_folder / "annotations/instances_train.json").read_text())
+    assert truth["categories"] == original["categories"]
+    for mine, theirs in zip(truth["annotations"], original["annotations"], strict=True):
+        assert mine["image_id"] == theirs["image_id"]
+        assert mine["category_id"] == theirs["category_id"]
+        assert mine["bbox"] == theirs["bbox"]
+        assert mine["area"] == theirs["area"]
+
+
+def edit_coco(root: Path, split: str = "train"):
+    """The content of an annotation file, and a function that writes it back."""
+    path = root / "annotations" / f"instances_{split}.json"
+    content = json.loads(path.read_text())
+    return content, lambda: path.write_text(json.dumps(content))
+
+
+def test_categories_come_in_the_order_of_their_ids(coco_folder):
+    content, write = edit_coco(coco_folder)
+    content["categories"].reverse()
+    write()
+    assert open_dataset(coco_folder).classes == CLASSES
+
+
+def test_crowd_area_and_missing_fields_of_coco(coco_folder):
+    content, write = edit_coco(coco_folder)
+    first, second = content["annotations"][:2]
+    first |= {"iscrowd": 1, "segmentation": {"counts": "abc", "size": [4, 4]}, "area": 12.5, "keypoints": [1, 2, 3]}
+    del second["area"], second["iscrowd"]
+    for image in content["images"]:
+        del image["width"], image["height"]
+    write()
+    dataset = open_dataset(coco_folder)
+    annotations = dataset.ground_truth()["annotations"]
+    assert (annotations[0]["iscrowd"], annotations[0]["area"]) == (1, 12.5)
+    assert annotations[1]["area"] == second["bbox"][2] * second["bbox"][3]
+    assert dataset[0][1]["iscrowd"][0].item()
+    assert_shows_sizes = [(record.width, record.height) for record in dataset.records]
+    assert assert_shows_sizes == [picture.size for picture in pictures(16, 0)]
+
+
+@pytest.mark.parametrize("layout", ["train2017", "images/train2017", "images", "train2017/images"])
+def test_cocos_own_names_and_other_places_of_images_are_found(tmp_path, layout):
+    made = pictures(5)
+    for picture in made:
+        save(picture, tmp_path / layout)
+    (tmp_path / "annotations").mkdir()
+    for name in ("instances_train2017", "instances_val2017"):
+        (tmp_path / "annotations" / f"{name}.json").write_text(json.dumps(coco_content(made)))
+    (tmp_path / "annotations" / "captions_train2017.json").write_text("{}")
+    assert find_source(tmp_path).splits == ["train2017", "val2017"]
+    assert_shows(open_dataset(tmp_path, "train"), made)
+    assert_shows(open_dataset(tmp_path, "train2017"), made)
+
+
+@pytest.mark.parametrize("val", ["valid", "val", "validation"])
+def test_the_layout_with_a_json_in_each_split_folder(tmp_path, val):
+    for seed, split in enumerate(["train", val, "test"]):
+        made = pictures(4, seed)
+        for picture in made:
+            save(picture, tmp_path / split)
+        (tmp_path / split / "_annotations.coco.json").write_text(json.dumps(coco_content(made)))
+    assert_shows(open_dataset(tmp_path, "train"), pictures(4, 0))
+    assert_shows(open_dataset(tmp_path, "val"), pictures(4, 1))
+    assert_shows(open_dataset(tmp_path, "test"), pictures(4, 2))
+
+
+def test_a_lone_split_of_another_name_is_the_training_split(tmp_path):
+    (tmp_path / "annotations").mkdir()
+    made = pictures(10)
+    for picture in made:
+        save(picture, tmp_path / "images")
+    (tmp_path / "annotations" / "instances_default.json").write_text(json.dumps(coco_content(made)))
+    assert len(open_dataset(tmp_path, "train")) == 9
+    assert len(open_dataset(tmp_path, "val")) == 1
+
+
+def test_difficult_objects_of_voc_are_crowd(tmp_path):
+    root = write_voc_folder(tmp_path / "voc")
+    picture = pictures(20)[5]
+    picture.crowd[0] = True
+    (root / "Annotations" / f"{picture.stem}.xml").write_text(voc_xml(picture))
+    record = next(r for r in open_dataset(root).records if picture.stem in r.name)
+    assert record.iscrowd.tolist() == picture.crowd
+
+
+def test_voc_files_beside_their_images(tmp_path):
+    for seed, split in enumerate(["train", "valid"]):
+        for picture in pictures(5, seed):
+            save(picture, tmp_path / "splits" / split)
+            (tmp_path / "splits" / split / f"{picture.stem}.xml").write_text(voc_xml(picture))
+    for picture in pictures(10):
+        save(picture, tmp_path / "flat")
+        (tmp_path / "flat" / f"{picture.stem}.xml").write_text(voc_xml(picture))
+    assert_shows(open_dataset(tmp_path / "splits", "train"), pictures(5, 0))
+    assert_shows(open_dataset(tmp_path / "splits", "val"), pictures(5, 1))
+    assert len(open_dataset(tmp_path / "flat", "train")) == 9
+
+
+def test_voc_corners_count_from_0_where_a_0_occurs(voc_folder):
+    picture = pictures(20)[6]
+    before = next(r for r in open_dataset(voc_folder).records if picture.stem in r.name).boxes
+    path = voc_folder / "Annotations" / f"{picture.stem}.xml"
+    x0 = picture.boxes[0][0]
+    path.write_text(path.read_text().replace(f"<xmin>{x0 + 1}</xmin>", "<xmin>0</xmin>", 1))
+    after = next(r for r in open_dataset(voc_folder).records if picture.stem in r.name).boxes
+    assert after[0, 0] == 0
+    assert (after[1:, :2] == before[1:, :2] + 1).all()
+    assert (after[:, 2:] == before[:, 2:]).all()
+
+
+def test_voc_below_its_devkit_folder_and_class_lists_that_are_no_splits(tmp_path):
+    root = write_voc_folder(tmp_path / "VOCdevkit" / "VOC2012")
+    (root / "ImageSets" / "Main" / "nut_train.txt").write_text("picture004 1\npicture005 -1\n")
+    assert sorted(find_source(tmp_path).splits) == ["train", "val"]
+    assert len(open_dataset(tmp_path, "train")) == 16
+
+
+def test_a_class_that_only_validation_shows_has_the_same_label_in_both(voc_folder):
+    path = voc_folder / "Annotations" / "picture000.xml"
+    path.write_text(path.read_text().replace("<name>", "<name>a"))
+    train, val = open_dataset(voc_folder, "train"), open_dataset(voc_folder, "val")
+    assert train.classes == val.classes
+    assert len(train.classes) > 3
+
+
+def test_yolo_names_as_a_dict_and_polygons(yolo_folder):
+    text = (yolo_folder / "data.yaml").read_text().split("names:")[0]
+    (yolo_folder / "data.yaml").write_text(f"{text}nc: 3\nnames:\n  0: bolt\n  1: gear\n  2: nut\n")
+    label = yolo_folder / "labels" / "train" / "picture000.txt"
+    label.write_text("2 0.25 0.25 0.5 0.25 0.5 0.75 0.3 0.5\n\n")
+    record = open_dataset(yolo_folder).records[0]
+    width, height = record.width, record.height
+    assert record.labels.tolist() == [2]
+    assert record.boxes[0].tolist() == pytest.approx([0.25 * width, 0.25 * height, 0.5 * width, 0.75 * height])
+
+
+def test_yolo_as_exports_write_it_with_paths_that_seem_to_lead_out(tmp_path):
+    made = pictures(6)
+    for picture in made:
+        save(picture, tmp_path / "train" / "images")
+        (tmp_path / "train" / "labels").mkdir(exist_ok=True)
+        (tmp_path / "train" / "labels" / f"{picture.stem}.txt").write_text(yolo_lines(picture))
+    shutil.copytree(tmp_path / "train", tmp_path / "valid")
+    (tmp_path / "data.yaml").write_text(f"train: ../train/images\nval: ../valid/images\nnc: 3\nnames: {CLASSES}\n")
+    assert_shows(open_dataset(tmp_path, "train"), made)
+    assert_shows(open_dataset(tmp_path, "val"), made)
+
+
+def test_yolo_with_lists_of_images(yolo_folder):
+    made = pictures(16, 0)
+    (yolo_folder / "some.txt").write_text("".join(f"./images/train/{p.stem}.jpg\n" for p in made[:3]))
+    (yolo_folder / "data.yaml").write_text(f"train: some.txt\nval: [images/val]\nnames: {CLASSES}\n")
+    assert_shows(open_dataset(yolo_folder, "train"), made[:3])
+    assert len(open_dataset(yolo_folder, "val")) == 4
+    assert not check(yolo_folder).faults
+
+
+def test_the_classes_of_another_split_are_ordered_as_in_training(coco_folder):
+    content, write = edit_coco(coco_folder, "val")
+    for category in content["categories"]:
+        category["id"] = 100 - category["id"]
+    for annotation in content["annotations"]:
+        annotation["category_id"] = 100 - annotation["category_id"]
+    write()
+    assert open_dataset(coco_folder, "val").classes == CLASSES[::-1]
+    val = open_dataset(coco_folder, "val", classes=CLASSES)
+    assert val.classes == CLASSES
+    assert val.category_ids == [97, 93, 10]
+    assert_shows(val, pictures(4, 1))
+
+
+def test_other_classes_than_in_training_are_an_error_that_shows_both(coco_folder):
+    content, write = edit_coco(coco_folder, "val")
+    content["categories"][1]["name"] = "Gear"
+    write()
+    with pytest.raises(DataError) as caught:
+        open_dataset(coco_folder, "val", classes=CLASSES)
+    message = str(caught.value)
+    assert "val has the classes bolt, Gear, nut, but training has bolt, gear, nut" in message
+    assert "(missing here: gear) (unknown there: Gear)" in message
+
+
+def test_boxes_that_stick_out_by_less_than_a_pixel_are_clipped_without_a_word(coco_folder):
+    content, write = edit_coco(coco_folder)
+    image = content["images"][0]
+    content["annotations"][0]["bbox"] = [-0.9, -0.5, image["width"] + 1.7, image["height"] + 1.2]
+    write()
+    dataset = open_dataset(coco_folder)
+    assert dataset.notes == []
+    assert dataset.records[0].boxes[0].tolist() == [0, 0, image["width"], image["height"]]
+
+
+def test_links_of_whole_image_folders_may_lead_elsewhere(coco_folder, tmp_path):
+    shutil.move(coco_folder / "train", tmp_path / "big_disk")
+    (coco_folder / "train").symlink_to(tmp_path / "big_disk")
+    assert len(open_dataset(coco_folder)) == 16
+
+
+def test_folders_that_are_no_dataset_are_told_what_is_expected(tmp_path):
+    with pytest.raises(DataError, match="there is no such folder; name the folder of a dataset, or 'shapes'"):
+        open_dataset(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"none of the known formats; expected annotations/instances_<split>\.json"):
+        open_dataset(tmp_path)
+
+
+def test_an_unknown_split_is_answered_by_those_there_are(coco_folder):
+    with pytest.raises(DataError, match="has no test split, only train, val; name one of those"):
+        open_dataset(coco_folder, "test")
+
+
+def test_the_built_in_dataset_written_as_coco_opens_with_the_same_pixels_and_boxes(tmp_path):
+    shapes = {split: ShapesDataset(split, images=4, size=64) for split in ("train", "val")}
+    for split, dataset in shapes.items():
+        write_coco(dataset, tmp_path, split)
+    report = check(tmp_path)
+    assert not report.faults
+    for split, dataset in shapes.items():
+        opened = open_dataset(tmp_path, split)
+        assert opened.classes == dataset.classes
+        for (image, target), (other, other_target) in zip(dataset, opened, strict=True):
+            assert torch.equal(image, other)
+            assert torch.equal(target["boxes"], other_target["boxes"])
+            assert torch.equal(target["labels"], other_target["labels"])
+        assert opened.ground_truth()["annotations"] == dataset.ground_truth()["annotations"]
+
+
+def test_skip_bad_leaves_out_and_counts(coco_folder):
+    content, write = edit_coco(coco_folder)
+    image = content["images"][1]
+    mine = [a for a in content["annotations"] if a["image_id"] == image["id"]]
+    mine[0]["bbox"] = [-10, 5, 30, 20]  # clipped to 20 × 20
+    (coco_folder / "train" / content["images"][0]["file_name"]).unlink()
+    content["annotations"].append(mine[0] | {"id": 9000, "bbox": [5, 5, 0, 4]})
+    content["annotations"].append(mine[0] | {"id": 9001, "category_id": 55})
+    write()
+    with pytest.raises(DataError):
+        open_dataset(coco_folder)
+    dataset = open_dataset(coco_folder, skip_bad=True)
+    assert len(dataset) == 15
+    assert dataset.records[0].image_id == image["id"]
+    assert dataset.records[0].boxes[0].tolist() == [0, 5, 20, 25]
+    assert len(dataset.records[0].boxes) == len(mine)
+    assert dataset.skip_bad
+    [note] = dataset.notes
+    assert note.startswith("train: 4 faults left out or clipped (")
+    for kind in ("1 × missing image", "1 × box without area", "1 × unknown category", "1 × box outside the image"):
+        assert kind in note
+
+
+def test_an_error_shows_ten_faults_and_counts_the_rest(coco_folder):
+    content, write = edit_coco(coco_folder)
+    for annotation in content["annotations"][:14]:
+        annotation["category_id"] = 1
+    write()
+    with pytest.raises(DataError) as caught:
+        open_dataset(coco_folder)
+    lines = str(caught.value).splitlines()
+    assert "the train split has 14 faults:" in lines[0]
+    assert Counter("category 1" in line for line in lines)[True] == 10
+    assert "… and 4 more: rankwise data check" in lines[-2]
+    assert "set skip_bad to leave such images and boxes out" in lines[-1]
