@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
@@ -52,15 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except tuple(_user_errors()) as error:
-        print(f"rankwise {verb}: {error}", file=sys.stderr)
+        # What is wrong before the processes have met is wrong for all of them, and said once.
+        if not isinstance(error, UserError) or not _rank():
+            print(f"rankwise {verb}: {error}", file=sys.stderr)
         sys.exit(2)
 
 
 def train(words: list[str]) -> None:
     """Trains by a recipe."""
     from rankwise.training import recipe as recipes
-    from rankwise.training.loop import Interrupted
     from rankwise.training.loop import train as run_training
+    from rankwise.training.processes import StoppedElsewhere
+    from rankwise.training.signals import Interrupted
 
     parser = _parser(
         "train", f"Train a detector.\n\nBuilt-in recipes (rankwise train NAME):\n{recipes.describe_recipes()}"
@@ -82,13 +86,19 @@ def train(words: list[str]) -> None:
         words = ["--config", recipe_file, *words]
     config = _parse(parser, recipes.expand(words), recipes.SHORT_FLAGS)
     recipe = recipes.recipe_from(parser, config)
-    folder = Path(resumed) if resumed else _run_folder(config["run"], Path(name).stem, config["overwrite"])
+    restarted = not resumed and _is_restart(config["run"])
+    if resumed or restarted:
+        folder: Path | None = Path(resumed or config["run"])
+    else:
+        folder = _run_folder(config["run"], Path(name).stem, config["overwrite"])
     try:
-        run_training(recipe, folder, resume=bool(resumed))
-    except Interrupted:
-        if folder is not None:
+        run_training(recipe, folder, resume=bool(resumed or restarted))
+    except Interrupted as stop:
+        if not _rank():
             print(f"stopped and saved; go on with: rankwise train --resume {folder}", file=sys.stderr)
-        sys.exit(143)
+        sys.exit(128 + stop.number)
+    except StoppedElsewhere:
+        sys.exit(2)
 
 
 def evaluate(words: list[str]) -> None:
@@ -100,7 +110,7 @@ def evaluate(words: list[str]) -> None:
     parser.add_argument("--data", type=str, help="Another dataset than the run's own.")
     parser.add_argument("--split", type=str, help="Another split than the run's validation split.")
     parser.add_argument("--out", type=str, help="Where the results go (default: the run's folder).")
-    parser.add_argument("--batch_size", type=int, default=16, help="Images at a time.")
+    parser.add_argument("--batch_size", type=int, help="Images at a time (default: as in the recipe).")
     parser.add_argument("--workers", type=int, help="Loader processes (default: as in the recipe).")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     config = _parse(parser, words)
@@ -241,12 +251,24 @@ def _value_of(words: list[str], flag: str) -> str | None:
     return None
 
 
+def _rank() -> int:
+    """Which of the processes of a launcher this is; 0 if there is none."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
+def _is_restart(run: str | None) -> bool:
+    """Whether torchrun has started all processes again because one of them died, and there is a run to go on with."""
+    if run is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+        raise UserError("torchrun --max-restarts needs --run FOLDER, so that a restart finds the run again")
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return restarts > 0 and run is not None and (Path(run) / "recipe.yaml").is_file()
+
+
 def _run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
     """The folder of a new run; an earlier run is only deleted when asked for, anything else never."""
-    import os
     import shutil
 
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))):
+    if _rank():
         return None  # rank 0 chooses, and tells
     if given is None:
         number = 1
@@ -274,7 +296,7 @@ def _user_errors() -> list[type[BaseException]]:
         "rankwise.models.plain": ["ModelError"],
         "rankwise.training.checkpoint": ["CheckpointError"],
         "rankwise.training.processes": ["SettingsError"],
-        "rankwise.training.loop": ["TrainingStopped"],
+        "rankwise.training.trouble": ["TrainingStopped"],
     }.items():
         if module in sys.modules:
             errors += [getattr(sys.modules[module], name) for name in names]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 
 from rankwise.data.dataset import DetectionDataset
+from rankwise.data.errors import DataError
 from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
 from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.evaluation.results import write_results
 from rankwise.models import Detector
 from rankwise.structures import Detections
+from rankwise.training.processes import agree, gather, together
 
 #: Validation images that the contact sheet shows.
 PICTURES = 12
@@ -29,16 +32,33 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
+@dataclass
+class Found:
+    """What a detector saw.
+
+    Attributes:
+        detections: By image id, in pixels of the original images.
+        faults: Why an image could not be read, by its name; such images have no detections.
+    """
+
+    detections: dict[int, Detections] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+
 @torch.no_grad()
 def detect(
     detector: Detector,
     dataset: DetectionDataset,
-    batch_size: int = 16,
+    batch_size: int = 8,
     workers: int = 0,
     rank: int = 0,
     world_size: int = 1,
-) -> dict[int, Detections]:
-    """What a detector sees in the images of a dataset, by image id, in pixels of the original images.
+    stopped: Callable[[], bool] | None = None,
+) -> Found:
+    """What a detector sees in the images of a dataset.
+
+    Processes share whole batches among themselves. A batch is then padded to the same size whatever their number, and
+    what is found in it is the same.
 
     Args:
         detector: The detector; images go to its device.
@@ -47,45 +67,80 @@ def detect(
         workers: Loader processes.
         rank: Which of the processes this is.
         world_size: How many processes share the images.
+        stopped: Asked before each batch whether to leave it at what was found so far.
     """
+    found = Found()
+    mine = [index for index in range(len(dataset)) if index // batch_size % world_size == rank]
+    if not mine:
+        return found
     device = next(detector.parameters()).device
     training = detector.training
     detector.eval()
-    loader = build_loader(
-        dataset,
-        batch_size=batch_size * world_size,
-        shuffle=False,
-        seed=0,
-        workers=workers,
-        divisor=detector.settings.input.divisor,
-        rank=rank,
-        world_size=world_size,
-    )
-    found: dict[int, Detections] = {}
+    divisor = detector.settings.input.divisor
+    loader = build_loader(dataset.subset(mine), batch_size, shuffle=False, workers=workers, divisor=divisor)
     for batch in loader.epoch(0):
-        if not batch.targets:
-            continue
+        if stopped is not None and stopped():
+            break
         predictions = detector(batch.images.to(device))
         sizes = [target["size"] for target in batch.targets]
         originals = [target["original_size"] for target in batch.targets]
         for target, detections in zip(batch.targets, detector.postprocess(predictions, sizes, originals), strict=True):
-            found[int(target["image_id"])] = {name: value.cpu() for name, value in detections.items()}
+            if target.get("fault"):
+                found.faults[str(target["name"])] = target["fault"]
+            else:
+                found.detections[int(target["image_id"])] = {name: value.cpu() for name, value in detections.items()}
     detector.train(training)
     return found
 
 
+def readable(dataset: DetectionDataset, found: Found) -> DetectionDataset:
+    """The dataset without the images that could not be read: they count neither for nor against a detector."""
+    if not found.faults:
+        return dataset
+    if not found.detections:
+        raise DataError(f"no image of the dataset could be read; the first: {next(iter(found.faults.values()))}")
+    return dataset.subset([i for i, record in enumerate(dataset.records) if record.image_id in found.detections])
+
+
+def measure(dataset: DetectionDataset, found: Found) -> Evaluation:
+    """COCO's numbers for what was found."""
+    return evaluate(dataset.ground_truth(), found.detections, dataset.category_ids, dataset.classes)
+
+
 def evaluate_detector(
-    detector: Detector, dataset: DetectionDataset, batch_size: int, workers: int, fabric: Fabric
-) -> Evaluation | None:
-    """Measures a detector, its images shared among all processes; the result is rank 0's, None on the others."""
-    found = detect(detector, dataset, batch_size, workers, fabric.global_rank, fabric.world_size)
-    if fabric.world_size > 1:
-        shares: list[Any] = [None] * fabric.world_size
-        torch.distributed.all_gather_object(shares, found)
-        found = {image: detections for share in shares for image, detections in share.items()}
-    if not fabric.is_global_zero:
-        return None
-    return evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
+    detector: Detector,
+    dataset: DetectionDataset,
+    batch_size: int,
+    workers: int,
+    fabric: Fabric,
+    stopped: Callable[[], bool] | None = None,
+) -> tuple[Evaluation | None, dict[str, str]]:
+    """Measures a detector, its images shared among all processes.
+
+    Args:
+        detector: The detector, the same on all processes.
+        dataset: The dataset, with its evaluation transform.
+        batch_size: Images at a time in each process.
+        workers: Loader processes of each process.
+        fabric: The processes.
+        stopped: Asked before each batch whether to give up, which all processes then do.
+
+    Returns:
+        The result on rank 0, None on the others and if given up; and why images could not be read, by name.
+    """
+    with together(fabric):
+        mine = detect(detector, dataset, batch_size, workers, fabric.global_rank, fabric.world_size, stopped)
+    if agree(fabric, stopped is not None and stopped())[0]:
+        return None, {}
+    found = Found()
+    for share in gather(fabric, mine):
+        found.detections.update(share.detections)
+        found.faults.update(share.faults)
+    result = None
+    with together(fabric):
+        if fabric.is_global_zero:
+            result = measure(readable(dataset, found), found)
+    return result, found.faults
 
 
 def evaluate_run(
@@ -93,7 +148,7 @@ def evaluate_run(
     data: str | None = None,
     split: str | None = None,
     out: Path | None = None,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     workers: int | None = None,
     device: str = "auto",
     console: Console | None = None,
@@ -105,7 +160,7 @@ def evaluate_run(
         data: Another dataset than the run's own.
         split: Another split than the run's validation split.
         out: Where the results go; the run's folder if not given.
-        batch_size: Images at a time.
+        batch_size: Images at a time; as in the recipe if not given.
         workers: Loader processes; as in the recipe if not given.
         device: Where to compute.
         console: Where to print.
@@ -114,7 +169,7 @@ def evaluate_run(
     from rankwise.models.plain import from_plain
     from rankwise.training.datasets import open_split
     from rankwise.training.recipe import read_section
-    from rankwise.training.settings import DataSettings
+    from rankwise.training.settings import DataSettings, TrainSettings
 
     console = console or Console(highlight=False)
     section = read_section(run, "data")
@@ -127,14 +182,18 @@ def evaluate_run(
         raise ValueError(
             f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}"
         )
+    batch_size = batch_size or from_plain(TrainSettings, read_section(run, "train"), "train").evaluate_batch
     found = detect(detector, dataset, batch_size, settings.workers if workers is None else workers)
-    result = evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
+    for fault in found.faults.values():
+        console.print(f"image left out: {fault}", soft_wrap=True, markup=False)
+    dataset = readable(dataset, found)
+    result = measure(dataset, found)
 
     out = out or run
     out.mkdir(parents=True, exist_ok=True)
     (out / "eval.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
-    write_results(out / "detections.json", found, dataset.category_ids)
-    pictures = draw_evaluation(out, run / "metrics.jsonl", result, dataset, found, PICTURES)
+    write_results(out / "detections.json", found.detections, dataset.category_ids)
+    pictures = draw_evaluation(out, run / "metrics.jsonl", result, dataset, found.detections, PICTURES)
     result.print_table(console)
     console.print(f"results and pictures: {out}/", soft_wrap=True)
     for picture in pictures:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+from safetensors import SafetensorError
 
 
 class CheckpointError(RuntimeError):
@@ -23,23 +23,46 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         path: Where the file goes.
         write: Writes the content to the path it is given, a temporary file in the same folder.
     """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    part = Path(name)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(part)
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
+        _flush(part)
         part.replace(path)
-    except (OSError, RuntimeError) as error:
-        # torch reports a full disk as a RuntimeError of its zip writer.
-        kept = " The previous one is intact." if path.exists() else ""
-        raise CheckpointError(
-            f"{path}: could not be written ({_reason(error)}).{kept} Make room on the disk or choose another folder with --run, "
-            f"then go on with: rankwise train --resume {path.parent}"
-        ) from error
+        _flush(path.parent)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        # torch and safetensors report a full disk by errors of their own.
+        raise not_written(path, error) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text whole or not at all."""
+
+    def write(part: Path) -> None:
+        part.write_text(text, encoding="utf-8")
+
+    write_whole(path, write)
+
+
+def not_written(path: Path, error: BaseException) -> CheckpointError:
+    """What to tell about a file of a run that could not be written."""
+    kept = " The previous one is intact." if path.exists() else ""
+    return CheckpointError(
+        f"{path}: could not be written ({_reason(error)}).{kept} Make room on the disk, then go on with: "
+        f"rankwise train --resume {path.parent}"
+    )
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk and not only in memory."""
+    if path.is_dir() and os.name == "nt":
+        return  # where folders cannot be opened
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _reason(error: BaseException) -> str:
@@ -50,7 +73,35 @@ def _reason(error: BaseException) -> str:
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Saves tensors and plain data; an interrupted write leaves the previous checkpoint as it was."""
-    write_whole(path, lambda part: torch.save(state, part))
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:
+            content = _Content(file)
+            try:
+                torch.save(state, content)  # type: ignore[arg-type]
+            except RuntimeError:
+                # torch swallows the system's reason, such as a full disk.
+                raise content.error or RuntimeError("torch could not write it") from None
+
+    write_whole(path, write)
+
+
+class _Content:
+    """A file that remembers why a write failed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self.file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self.file.flush()
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:

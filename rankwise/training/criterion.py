@@ -79,10 +79,10 @@ class Criterion(nn.Module):
         )
         box = self.loss.box_loss(boxes, outcome)
         log = {
+            **{name: value.detach() for name, value in outcome.parts.items()},
             "positives": torch.tensor(float(len(rows)), device=labels.device),
             "unmatched": assignment.unmatched.float(),
             "iou": ious.mean() if len(rows) else ious.sum(),
-            **{name: value.detach() for name, value in outcome.parts.items()},
         }
         return Losses({"ranking": outcome.loss, "box": self.box.weight * box}, log)
 

@@ -1,26 +1,48 @@
-"""Devices and processes: one, several on a machine, or several machines."""
+"""Devices and processes: one, several on a machine or several machines, and what they decide together."""
 
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
+from lightning_fabric.strategies import DDPStrategy
+from torch import distributed, nn
 
 from rankwise.training.settings import TrainSettings
 
 
 class SettingsError(ValueError):
-    """Settings that do not go together, or not with this machine."""
+    """Settings that do not go together, or not with this machine or this run."""
+
+
+class StoppedElsewhere(Exception):
+    """Another process has stopped the run, and says why."""
 
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
-def build_fabric(settings: TrainSettings) -> Fabric:
-    """Fabric by the settings; under ``torchrun`` its number of processes and machines counts."""
-    if settings.threads:
+def launch(settings: TrainSettings) -> Fabric:
+    """Starts the processes that the settings ask for; those of ``torchrun`` are there already, and count instead."""
+    fabric = build_fabric(settings)
+    fabric.launch()
+    if settings.threads:  # after the launch, which shares the cores among the processes
         torch.set_num_threads(settings.threads)
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    if isinstance(environment, LightningEnvironment) and fabric.local_rank > 0:
+        _end_with_parent()
+    return fabric
+
+
+def build_fabric(settings: TrainSettings) -> Fabric:
+    """Fabric by the settings, its processes not yet started."""
     accelerator = settings.accelerator
     if accelerator == "cuda" and not torch.cuda.is_available():
         raise SettingsError("--train.accelerator cuda: torch sees no GPU here; use cpu or auto")
@@ -28,14 +50,20 @@ def build_fabric(settings: TrainSettings) -> Fabric:
     if settings.precision == "16" and on_cpu:
         raise SettingsError("--train.precision 16 needs a GPU; on the CPU take bf16 or 32")
     local = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
+    if local < 1:
+        raise SettingsError(f"--devices {local}: there must be at least one")
     nodes = int(os.environ.get("WORLD_SIZE", local)) // local if "LOCAL_WORLD_SIZE" in os.environ else 1
     if not on_cpu and torch.cuda.is_available() and local > torch.cuda.device_count():
         raise SettingsError(f"--devices {local}: this machine has {torch.cuda.device_count()} GPUs")
+    share_of_batch(settings.batch_size, local * nodes)
+    # Running statistics are those of rank 0 as with DDP's own way, but sent when they are read and not at each forward:
+    # a process that fails before its forward then leaves no other waiting in it.
+    strategy = DDPStrategy(broadcast_buffers=False) if local * nodes > 1 else "auto"
     return Fabric(
         accelerator=accelerator,
         devices=local,
         num_nodes=nodes,
-        strategy="ddp" if local * nodes > 1 else "auto",
+        strategy=strategy,
         precision=PRECISIONS[settings.precision],  # type: ignore[arg-type]
     )
 
@@ -45,6 +73,72 @@ def share_of_batch(batch_size: int, world_size: int) -> int:
     if batch_size < 1 or batch_size % world_size:
         raise SettingsError(
             f"a batch of {batch_size} images does not divide among {world_size} processes: "
-            f"set --train.batch_size to a multiple of {world_size}"
+            f"set --train.batch_size to a multiple of {world_size}, or the number of processes to a divisor of "
+            f"{batch_size}"
         )
     return batch_size // world_size
+
+
+def agree(fabric: Fabric, *flags: bool) -> list[bool]:
+    """For each flag whether it is up on any process, by one message; every process must ask."""
+    if fabric.world_size == 1:
+        return list(flags)
+    tensor = torch.tensor(flags, dtype=torch.int32, device=fabric.device)
+    distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
+    return [bool(flag) for flag in tensor.tolist()]
+
+
+def gather(fabric: Fabric, value: Any) -> list[Any]:
+    """The value of every process, in the order of ranks, on all of them."""
+    if fabric.world_size == 1:
+        return [value]
+    values: list[Any] = [None] * fabric.world_size
+    distributed.all_gather_object(values, value)
+    return values
+
+
+@contextmanager
+def together(fabric: Fabric) -> Iterator[None]:
+    """What fails on one process fails on all, so that none waits for another in vain.
+
+    The first of those that failed raises its own error, the others :class:`StoppedElsewhere`. Processes must not wait
+    for each other inside.
+    """
+    error = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    if fabric.world_size > 1:
+        first = torch.tensor(fabric.world_size if error is None else fabric.global_rank, device=fabric.device)
+        distributed.all_reduce(first, distributed.ReduceOp.MIN)
+        if int(first) < fabric.world_size and int(first) != fabric.global_rank:
+            raise StoppedElsewhere from error
+    if error is not None:
+        raise error
+
+
+def send_buffers(fabric: Fabric, module: nn.Module) -> None:
+    """Gives all processes rank 0's buffers, such as the running statistics of batch norms."""
+    if fabric.world_size > 1:
+        for buffer in module.buffers():
+            distributed.broadcast(buffer, 0)
+
+
+def finish(fabric: Fabric) -> None:
+    """Lets the processes go their own ways."""
+    if fabric.world_size > 1 and distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def _end_with_parent(every: float = 2.0) -> None:
+    """Ends this process once the one that started it is gone, else it would wait for it and hold its GPU."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

@@ -118,6 +118,8 @@ class TrainSettings:
         channels_last: Memory format of images and convolutions; often faster.
         compile: Run the detector through ``torch.compile``.
         evaluate_every: Epochs between evaluations; the last epoch always is.
+        evaluate_batch: Images at a time in the evaluation, in each process. Images of a batch are padded to one size,
+            which may change results a little: so this does not follow the number of processes.
         log_every: Steps between lines of ``metrics.jsonl``.
         checkpoint_minutes: Minutes between checkpoints within an epoch; each epoch's end writes one as well.
         checkpoint_steps: Steps between checkpoints; 0 leaves it to the minutes.
@@ -136,6 +138,7 @@ class TrainSettings:
     channels_last: bool = False
     compile: bool = False
     evaluate_every: int = 1
+    evaluate_batch: int = 8
     log_every: int = 50
     checkpoint_minutes: float = 15.0
     checkpoint_steps: int = 0

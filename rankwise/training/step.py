@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -37,9 +37,18 @@ class PlainForward(nn.Module):
 
 
 def whole_batch_backward(
-    fabric: Fabric, model: _FabricModule, criterion: Criterion, batch: Batch, parts: int, watch: Stopwatch
-) -> Losses:
+    fabric: Fabric,
+    model: _FabricModule,
+    criterion: Criterion,
+    batch: Batch,
+    parts: int,
+    watch: Stopwatch,
+    go_on: Callable[[Predictions], bool] | None = None,
+) -> Losses | None:
     """Adds the gradient of the batch's losses to the weights.
+
+    A loss that is not finite makes every gradient NaN, on all processes once DDP has averaged them: the norm of the
+    gradient then tells all of them alike that the step must not be taken.
 
     A ranking loss is no sum over images: with several parts, all run forward without a graph, the losses and their
     gradients with respect to the predictions are those of the whole batch, and each part runs forward again to take
@@ -52,13 +61,16 @@ def whole_batch_backward(
         batch: Images and targets of this process.
         parts: Into how many parts to take it.
         watch: Gets the time of each part of the step.
+        go_on: Asked once, when the predictions are there; if it says no, nothing follows and None is returned.
     """
     if parts == 1 or len(batch.targets) == 1:
         with watch.part("forward"):
             predictions = Predictions(**model(batch.images))
+        if go_on is not None and not go_on(predictions):
+            return None
         losses = _losses(criterion, predictions, batch, watch)
         with watch.part("backward"):
-            fabric.backward(losses.total)
+            fabric.backward(_finite_or_nan(losses.total))
         return losses
 
     chunks = batch.images.chunk(parts)
@@ -66,10 +78,12 @@ def whole_batch_backward(
     with watch.part("forward"), torch.no_grad(), _still_statistics(model):
         outputs = [_seeded(model, images, seed) for images, seed in zip(chunks, seeds, strict=True)]
     whole = _joined(outputs)
+    if go_on is not None and not go_on(whole):
+        return None
     losses = _losses(criterion, whole, batch, watch)
     with watch.part("backward"):
         leaves = [value for name in DIFFERENTIABLE if (value := getattr(whole, name)) is not None]
-        gradients = torch.autograd.grad(losses.total, leaves)
+        gradients = torch.autograd.grad(_finite_or_nan(losses.total), leaves)
         shares = zip(*(gradient.split([len(images) for images in chunks]) for gradient in gradients), strict=True)
         for number, (images, seed, share) in enumerate(zip(chunks, seeds, shares, strict=True), start=1):
             with fabric.no_backward_sync(model, enabled=number < len(chunks)):
@@ -77,6 +91,48 @@ def whole_batch_backward(
                 values = [output[name] for name in DIFFERENTIABLE if output[name] is not None]
                 fabric.backward(sum((v * g.to(v.dtype)).sum() for v, g in zip(values, share, strict=True)))
     return losses
+
+
+def finite(predictions: Predictions) -> Tensor:
+    """Whether all predictions are finite, a scalar, by one pass without a copy: a sum keeps what is not finite."""
+    values = [value for name in DIFFERENTIABLE if (value := getattr(predictions, name)) is not None]
+    return torch.isfinite(torch.stack([value.detach().sum(dtype=torch.float32) for value in values]).sum())
+
+
+class Buffers:
+    """The buffers of modules as they were before a step, in case the step turns out not to count.
+
+    Running statistics that have once taken in a NaN never lose it.
+
+    Args:
+        *modules: Whose.
+    """
+
+    def __init__(self, *modules: nn.Module) -> None:
+        self.modules = modules
+        self.kept: list[Tensor] = []
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Remembers them as they are."""
+        now = self._now()
+        if len(self.kept) != len(now):
+            self.kept = [buffer.clone() for buffer in now]
+        elif now:
+            torch._foreach_copy_(self.kept, now)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Makes them what they were."""
+        if self.kept:
+            torch._foreach_copy_(self._now(), self.kept)
+
+    def _now(self) -> list[Tensor]:
+        return [buffer for module in self.modules for buffer in module.buffers()]
+
+
+def _finite_or_nan(total: Tensor) -> Tensor:
+    return total * torch.where(torch.isfinite(total.detach()), 1.0, torch.nan)
 
 
 def _losses(criterion: Criterion, predictions: Predictions, batch: Batch, watch: Stopwatch) -> Losses:

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from torch import Tensor
+
+from rankwise.training.checkpoint import not_written, write_text
 
 PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
 
@@ -61,26 +64,39 @@ class Stopwatch:
         return f"a step took {whole / max(1, self.steps):.3f} s: {shares}"
 
 
+#: Numbers of the log that add up over processes; the others are averaged.
+COUNTS = ("positives", "unmatched")
+
+
 class Tracker:
     """Collects a run's numbers and shows them.
 
-    Only rank 0 writes and prints.
+    Rank 0 alone writes and prints, the numbers of all processes together.
 
     Args:
         folder: The run's folder.
+        fabric: The processes.
         epochs: Length of the training.
         steps_per_epoch: Steps in an epoch.
         log_every: Steps between lines of the log.
-        active: False on all ranks but 0.
-        step: Steps already taken; later lines of an earlier try are dropped from the log.
+        step: Steps already taken. Lines about later ones, of a try that was killed, are dropped from the log.
+        epoch: Epochs already done, with their evaluation.
     """
 
     def __init__(
-        self, folder: Path, epochs: int, steps_per_epoch: int, log_every: int, active: bool, step: int = 0
+        self,
+        folder: Path,
+        fabric: Fabric,
+        epochs: int,
+        steps_per_epoch: int,
+        log_every: int,
+        step: int = 0,
+        epoch: int = 0,
     ) -> None:
-        self.console = Console(quiet=not active, highlight=False)
-        self.active = active
+        self.active = fabric.is_global_zero
+        self.console = Console(quiet=not self.active, highlight=False)
         self.folder = folder
+        self.fabric = fabric
         self.epochs, self.steps_per_epoch, self.log_every = epochs, steps_per_epoch, log_every
         self.ap: float | None = None
         self._sums: dict[str, Tensor] = {}
@@ -91,17 +107,15 @@ class Tracker:
         self._board = None
         self._progress: Progress | None = None
         self._task: TaskID | None = None
-        if not active:
+        if not self.active:
             return
         path = folder / "metrics.jsonl"
-        kept = _lines_up_to(path, step)
-        self._file = path.open("w", encoding="utf-8")
-        self._file.writelines(kept)
-        self._file.flush()
+        write_text(path, "".join(_lines_before(path, step, epoch)))
+        self._file = path.open("a", encoding="utf-8")
         if find_spec("tensorboard"):
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step or None)
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 
     @contextmanager
     def display(self, step: int) -> Iterator[None]:
@@ -117,8 +131,9 @@ class Tracker:
         with Progress(*columns, console=self.console, refresh_per_second=4) as progress:
             self._progress = progress
             total = self.epochs * self.steps_per_epoch
-            fields = {"epoch": 1, "epochs": self.epochs, "text": "", "left": "?"}
-            self._task = progress.add_task("train", total=total, completed=step, **fields)
+            self._task = progress.add_task(
+                "train", total=total, completed=step, epoch=1, epochs=self.epochs, text="", left="?"
+            )
             try:
                 yield
             finally:
@@ -129,19 +144,29 @@ class Tracker:
         for name, value in values.items():
             value = value.detach().float()
             self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self._steps += 1
+        self._steps += bool(values)  # a step that was skipped has none
         self._images += images
         if self._progress and self._task is not None:
             self._progress.update(self._task, completed=step, epoch=epoch + 1, left=self._left(step))
         return step % self.log_every == 0 or step % self.steps_per_epoch == 0 or step == self._first_step + 1
 
     def log(self, step: int, epoch: int, lr: float, extra: dict[str, Any]) -> None:
-        """Writes a line with the means since the last one."""
+        """Writes a line with the means since the last one, over all processes: every one of them must call it."""
         now = time.perf_counter()
-        means = {name: _plain(float(value) / self._steps) for name, value in self._sums.items()}
+        means = self._means()
         speed = self._images / max(1e-9, now - self._since)
         self._sums, self._steps, self._images, self._since = {}, 0, 0, now
-        self.write({"kind": "train", "step": step, "epoch": epoch, **means, "lr": lr, "images_per_second": round(speed, 2), **extra})
+        self.write(
+            {
+                "kind": "train",
+                "step": step,
+                "epoch": epoch,
+                **means,
+                "lr": lr,
+                "images_per_second": round(speed, 2),
+                **extra,
+            }
+        )
         text = "  ".join(f"{name} {means[name]:.3f}" for name in ("ranking", "box") if means.get(name) is not None)
         text += f"  positives {means.get('positives') or 0:.0f}  {speed:.1f} images/s"
         if self.ap is not None:
@@ -159,16 +184,28 @@ class Tracker:
         """Appends a line to metrics.jsonl, and its numbers to TensorBoard."""
         if self._file is None:
             return
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
-        if self._board is not None:
-            for name, value in line.items():
-                if isinstance(value, (int, float)) and name not in ("step", "epoch"):
-                    self._board.add_scalar(f"{line['kind']}/{name}", value, line["step"])
+        try:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+            if self._board is not None:
+                for name, value in line.items():
+                    if isinstance(value, (int, float)) and name not in ("step", "epoch"):
+                        self._board.add_scalar(f"{line['kind']}/{name}", value, line["step"])
+        except OSError as error:
+            raise not_written(self.folder / "metrics.jsonl", error) from error
 
     def say(self, text: str) -> None:
         """Prints a line above the progress bar."""
         self.console.print(text, soft_wrap=True, markup=False)
+
+    def summarise(self, watch: Stopwatch, skipped: int, faults: int) -> None:
+        """Says at the end where the time went and what was left out."""
+        if watch.steps:
+            self.say(watch.sentence())
+        if skipped:
+            self.say(f"{skipped} steps were skipped because they were not finite; metrics.jsonl names their images")
+        if faults:
+            self.say(f"{faults} times an image could not be read and was left out; metrics.jsonl names them")
 
     def close(self) -> None:
         """Closes the files."""
@@ -176,6 +213,19 @@ class Tracker:
             self._file.close()
         if self._board is not None:
             self._board.close()
+
+    def _means(self) -> dict[str, float | None]:
+        """The mean of each number over the steps and processes; counts add up over processes."""
+        names = sorted(self._sums)
+        if not names:
+            return {}
+        sums = torch.stack([self._sums[name] for name in names])
+        world = self.fabric.world_size
+        if world > 1:
+            torch.distributed.all_reduce(sums)
+        values = (sums / self._steps).tolist()
+        shares = [1 if name in COUNTS else world for name in names]
+        return {name: _plain(value / share) for name, value, share in zip(names, values, shares, strict=True)}
 
     def _left(self, step: int) -> str:
         done = step - self._first_step
@@ -192,15 +242,18 @@ def _plain(value: float) -> float | None:
     return round(value, 6) if math.isfinite(value) else None
 
 
-def _lines_up_to(path: Path, step: int) -> list[str]:
-    """The lines of an earlier log that a run resumed at this step keeps."""
+def _lines_before(path: Path, step: int, epoch: int) -> list[str]:
+    """The lines of an earlier log that a run resumed after this step and these epochs keeps."""
     if not step or not path.exists():
         return []
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         try:
-            if json.loads(line)["step"] <= step and line.endswith("\n"):
+            content = json.loads(line)
+            # An epoch that is not done is evaluated again.
+            repeated = content["kind"] == "eval" and content["epoch"] >= epoch
+            if content["step"] <= step and not repeated and line.endswith("\n"):
                 kept.append(line)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):
             continue  # a line cut off by a kill
     return kept

@@ -1,0 +1,151 @@
+"""All that a run's future depends on beside its recipe, to be saved, and taken up again by a recipe that still fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from lightning_fabric.plugins import Precision
+from timm.utils.model_ema import ModelEmaV3
+
+from rankwise.models import Detector, DetectorSettings
+from rankwise.training.criterion import Criterion
+from rankwise.training.processes import SettingsError
+from rankwise.training.recipe import Recipe
+
+
+@dataclass
+class Progress:
+    """Where a run is.
+
+    Attributes:
+        epoch: The epoch under way, from 0.
+        batch: Steps of it that are done; all of them while it is being evaluated.
+        step: Steps done in all.
+        best_ap: The best AP so far; -1 before the first evaluation.
+        skipped: Steps that were not taken because the loss or a gradient was not finite.
+        bad_in_a_row: How many of these came last, one after the other.
+        faults: How often an image could not be read and was left out.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best_ap: float = -1.0
+    skipped: int = 0
+    bad_in_a_row: int = 0
+    faults: int = 0
+
+
+@dataclass
+class RunState:
+    """What a checkpoint holds, as the objects it lives in.
+
+    Attributes:
+        detector: The detector that is trained.
+        criterion: Its losses, some of which remember earlier batches.
+        optimizer: The optimiser.
+        ema: The average of the weights, if there is one.
+        precision: With 16-bit floats it holds the factor on the loss.
+        fixed: What must be the same when the run goes on, see :func:`fixed_settings`.
+        progress: Where the run is.
+    """
+
+    detector: Detector
+    criterion: Criterion
+    optimizer: torch.optim.Optimizer
+    ema: ModelEmaV3 | None
+    precision: Precision
+    fixed: dict[str, Any]
+    progress: Progress
+
+    def collect(self) -> dict[str, Any]:
+        """All of it as tensors and plain values. Random numbers need none: they follow from seed, step and image."""
+        return {
+            "progress": asdict(self.progress),
+            "detector": self.detector.state_dict(),
+            "criterion": self.criterion.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ema": self.ema.module.state_dict() if self.ema is not None else None,
+            "precision": self.precision.state_dict(),
+            "fixed": self.fixed,
+        }
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Makes everything what it was when ``state`` was collected.
+
+        What the recipe says of learning rate, weight decay and the like counts, not what it said then.
+
+        Raises:
+            SettingsError: If the recipe or the dataset no longer fits.
+        """
+        for name, now in self.fixed.items():
+            before = state["fixed"].get(name)
+            if before != now:
+                raise SettingsError(_changed(name, before, now))
+        with _fitting():
+            self.detector.load_state_dict(state["detector"])
+            self.criterion.load_state_dict(state["criterion"])
+            if self.ema is not None:
+                self.ema.module.load_state_dict(state["ema"] or state["detector"])
+            if state["precision"]:
+                self.precision.load_state_dict(state["precision"])
+            groups = self.optimizer.state_dict()["param_groups"]
+            if [group["params"] for group in groups] != [g["params"] for g in state["optimizer"]["param_groups"]]:
+                raise ValueError("other weights are trained now")
+            self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
+        for name, value in state["progress"].items():
+            setattr(self.progress, name, value)
+
+
+def fixed_settings(recipe: Recipe, classes: list[str], images: int) -> dict[str, Any]:
+    """What decides which images a step takes, and what the saved state means.
+
+    Args:
+        recipe: The run's.
+        classes: Names of the dataset's classes.
+        images: Number of training images.
+    """
+    return {
+        "classes": list(classes),
+        "training images": images,
+        "--train.batch_size": recipe.train.batch_size,
+        "--train.seed": recipe.train.seed,
+        "--optimizer.name": recipe.optimizer.name,
+    }
+
+
+def without_pretrained(settings: DetectorSettings) -> DetectorSettings:
+    """The same detector without its backbone's first weights, which the checkpoint replaces: they may be gone."""
+    return replace(settings, backbone=replace(settings.backbone, pretrained=False))
+
+
+def _changed(name: str, before: Any, now: Any) -> str:
+    if name == "classes":
+        return f"the dataset's classes have changed: they were {before}, now they are {now}. Start a new run"
+    if name == "training images":
+        return (
+            f"the dataset has changed: it had {before} training images, now it has {now}. Put it back as it was, or "
+            "start a new run"
+        )
+    advice = ""
+    if name == "--train.batch_size":
+        advice = "; for less memory add --train.accumulate 2, which takes the same steps in parts"
+    return (
+        f"a run that goes on keeps {name} {before}, and now it is {now}. Leave the flag out, or start a new run{advice}"
+    )
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise SettingsError(
+            f"the recipe no longer fits the run's checkpoint ({reason}). Go on without flags for --model and --loss, "
+            "or start a new run"
+        ) from error

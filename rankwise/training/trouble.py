@@ -1,0 +1,139 @@
+"""Bad days: what is said about steps that were not finite, and about errors that a user can do something about."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rankwise.structures import Batch, Predictions
+from rankwise.training.checkpoint import CheckpointError
+from rankwise.training.processes import StoppedElsewhere
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "bad_alloc")
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL", "Socket Timeout")
+
+
+class TrainingStopped(RuntimeError):
+    """The run cannot go on; the message says why and what to try."""
+
+
+@dataclass(frozen=True)
+class Symptoms:
+    """What was not finite in a step, on one process.
+
+    Attributes:
+        wrong: The values that were not finite, in words.
+        images: Names of the images that were involved.
+    """
+
+    wrong: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+
+def names_of(batch: Batch) -> list[str]:
+    """How messages speak of a batch's images."""
+    return [str(target.get("name", target.get("image_id", "?"))) for target in batch.targets]
+
+
+def symptoms_of_predictions(predictions: Predictions, batch: Batch) -> Symptoms:
+    """Which predictions are not finite, and for which images."""
+    wrong, bad = [], torch.zeros(len(batch.targets), dtype=torch.bool)
+    for name in ("logits", "boxes"):
+        broken = ~torch.isfinite(getattr(predictions, name).detach()).flatten(1)
+        if bool(broken.any()):
+            wrong.append(f"{int(broken.sum())} of {broken.numel()} {name}")
+            bad |= broken.any(1).cpu()
+    images = [name for name, is_bad in zip(names_of(batch), bad.tolist(), strict=True) if is_bad]
+    return Symptoms(tuple(wrong), tuple(images))
+
+
+def symptoms_of_losses(terms: dict[str, Tensor], norm: Tensor, model: nn.Module, batch: Batch) -> Symptoms:
+    """Which losses are not finite, or else which gradients; all images of the batch may be the cause."""
+    wrong = [f"{name} loss {float(value)}" for name, value in terms.items() if not math.isfinite(float(value))]
+    if not wrong:
+        broken = [
+            name
+            for name, weight in model.named_parameters()
+            if weight.grad is not None and not bool(torch.isfinite(weight.grad).all())
+        ]
+        first = f", first in {broken[0]}" if broken else ""
+        wrong = [f"gradient norm {float(norm)}{first}"]
+    return Symptoms(tuple(wrong), tuple(names_of(batch)))
+
+
+def joined(symptoms: Iterable[Symptoms]) -> Symptoms:
+    """The symptoms of all processes as one."""
+    known = [one for one in symptoms if one.wrong]
+    wrong = dict.fromkeys(text for one in known for text in one.wrong)
+    # A gradient is the same on all processes: where a loss was the cause, those without one have nothing to add.
+    losses = [one for one in known if not one.wrong[0].startswith("gradient")]
+    if losses:
+        wrong = dict.fromkeys(text for one in losses for text in one.wrong)
+    images = dict.fromkeys(name for one in losses or known for name in one.images)
+    return Symptoms(tuple(wrong), tuple(images))
+
+
+def diagnosis(symptoms: Symptoms, in_a_row: int, lr: float, precision: str, model: nn.Module, folder: Path) -> str:
+    """What to say when too many steps in a row were not finite."""
+    broken = [name for name, weight in model.named_parameters() if not bool(torch.isfinite(weight).all())]
+    advice = (
+        f"The learning rate is {lr:.2g}: try a tenth of it (--optimizer.lr), a longer warm-up "
+        "(--schedule.warmup_steps) or --optimizer.clip_norm 10"
+    )
+    if precision == "16":
+        advice += "; --train.precision bf16 overflows less than 16"
+    if broken:
+        advice = f"The weights themselves are not finite, first {broken[0]}: look at where they were loaded from"
+    return (
+        f"{in_a_row} steps in a row were not finite: {', '.join(symptoms.wrong)}. {advice}. "
+        f"Last images: {', '.join(symptoms.images)}. The last checkpoint is from before; go on from there with: "
+        f"rankwise train --resume {folder}"
+    )
+
+
+def explained(error: Exception, folder: Path, rank: int) -> Exception:
+    """The error in words that say what to do, where it is one of those that happen to everyone; else the error itself.
+
+    Args:
+        error: What was raised.
+        folder: The run's folder.
+        rank: Of this process: what all of them notice is said by the first.
+    """
+    text = str(error)
+    again = f"rankwise train --resume {folder}"
+    if isinstance(error, CheckpointError | TrainingStopped):
+        return error
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        return CheckpointError(f"{error.strerror}: make room on the disk, then go on with: {again}")
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _any_in(_NO_MEMORY, text):
+        device = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+        return TrainingStopped(
+            f"{device} ran out. Lower what a step holds: --train.accumulate 2 (or more) takes the same step in parts "
+            f"and works with --resume; --train.precision bf16 halves much of it; a smaller --train.batch_size or "
+            "--model.input.short_side needs a new run. Main memory is also filled by --data.workers. "
+            f"Go on with: {again} --train.accumulate 2"
+        )
+    if "DataLoader worker" in text or "loader worker died" in text:
+        return TrainingStopped(
+            f"a loader worker died ({text.splitlines()[0]}). Most often memory ran out: set fewer --data.workers or "
+            f"smaller images; --data.workers 0 shows what happens. Go on with: {again}"
+        )
+    if isinstance(error, RuntimeError) and _any_in(_LOST, text):
+        if rank:
+            return StoppedElsewhere()
+        return TrainingStopped(
+            f"another process of the run has died or cannot be reached ({text.splitlines()[0][:200]}). What it said is "
+            f"above or in its machine's log. Go on with: {again}"
+        )
+    return error
+
+
+def _any_in(signs: Iterable[str], text: str) -> bool:
+    return any(sign in text for sign in signs)
