@@ -5,8 +5,8 @@ from __future__ import annotations
 from rankwise.losses.balances import Rank
 from rankwise.losses.groups import Scope
 from rankwise.losses.pairs import PositiveVsNegative
-from rankwise.losses.pairwise_error import Method, PairwiseError
-from rankwise.pairsums import Step
+from rankwise.losses.pairwise_error import PairwiseError
+from rankwise.pairsums import Method, Step
 
 
 class APLoss(PairwiseError):
@@ -20,7 +20,8 @@ class APLoss(PairwiseError):
             published; False gives the plain formula.
         weight_by_quality: Weigh each positive by its quality.
         max_negatives: Count only so many negatives, the highest. None counts all.
-        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes ("world").
+        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
+            ("world").
         method: "fast" is exact at linear cost; "dense" takes every pair by itself, the definition.
     """
 

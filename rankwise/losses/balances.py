@@ -55,7 +55,7 @@ class ValidNegatives:
 
     def of(self, sums: PairSums, over_negatives: Sums, over_pairs: Sums) -> Tensor:
         """Each positive's number of valid pairs, at least 1, float64 [P]."""
-        return over_pairs.count.clamp(min=1)
+        return over_pairs.number.clamp(min=1)
 
 
 Balance = Rank | ValidNegatives

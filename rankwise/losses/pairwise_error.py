@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -11,17 +9,15 @@ from rankwise.losses.balances import Balance, Rank, ValidNegatives
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.groups import Group, Scope, make_groups
 from rankwise.losses.pairs import AdaptivePairs, Pairs, PositiveVsNegative
-from rankwise.pairsums import Distance, PairSums, SigmoidCrossEntropy, error_driven
-
-Method = Literal["fast", "dense"]
+from rankwise.pairsums import Distance, Method, PairSums, SigmoidCrossEntropy, error_driven, pair_sums
 
 
 class PairwiseError(Loss):
     """Pairwise error: L = 1/|P| · Σ_u w_u / B_u · Σ_{v ∈ A_u} D(x_v - p_u), with B_u constant for the gradient.
 
     AP loss, PE and APE are combinations of its choices. The gradient is the error-driven one: with S the distance's
-    rank (H, or the sigmoid), each pair pulls u up and pushes v down by w_u / B_u · S(x_v - p_u) / |P|; for cross entropy
-    that is also the true gradient.
+    rank (H, or the sigmoid), each pair pulls u up and pushes v down by w_u / B_u · S(x_v - p_u) / |P|. For cross
+    entropy that is also the true gradient.
 
     Args:
         distance: D, what a pair adds to the error: Step, Sigmoid or SigmoidCrossEntropy.
@@ -92,7 +88,7 @@ class PairwiseError(Loss):
     def _of(self, group: Group, number: int) -> tuple[PairSums, Tensor, Tensor, Tensor, Tensor]:
         floor = self.balance.floor(group.positives)
         negatives = group.negatives if self.max_negatives is None else group.negatives.highest(self.max_negatives)
-        sums = PairSums(negatives, group.positives, self.distance, floor)
+        sums = pair_sums(negatives, group.positives, self.distance, floor, self.method)
         over_negatives = sums.over_negatives()
         over_pairs = over_negatives + self.pairs.among_positives(sums, group.quality)
         balance = self.balance.of(sums, over_negatives, over_pairs)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from rankwise.pairsums.base import PairSums
 from rankwise.pairsums.distances import Distance
 from rankwise.pairsums.samples import Negatives, Sums
 
@@ -17,7 +18,7 @@ from rankwise.pairsums.samples import Negatives, Sums
 BLOCK = 1 << 22
 
 
-class DensePairSums:
+class DensePairSums(PairSums):
     """Sums over the pairs of P positives with negatives and with each other.
 
     A pair of positive u and sample v counts if x_v > floor_u, and adds 1 to the count, ``distance.rank(x_v - p_u)`` to
@@ -66,7 +67,7 @@ class DensePairSums:
 
     def _sums(self, x: Tensor, quality: Tensor | None, values: Tensor | None) -> Sums:
         parts = []
-        for block, z, counts in self._blocks(x, quality):
+        for _, z, counts in self._blocks(x, quality):
             counts = counts * values if values is not None else counts.double()
             error = self.distance.error(z) * counts
             parts.append(torch.stack([counts.sum(1), (self.distance.rank(z) * counts).sum(1), error.sum(1)]))

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rankwise.pairsums.dense import DensePairSums
+from rankwise.pairsums.base import PairSums
 
 
 def error_driven(
     logits: Tensor,
     loss: Tensor,
-    pushed: Sequence[tuple[DensePairSums, Tensor]],
+    pushed: Sequence[tuple[PairSums, Tensor]],
     place: Tensor,
     gradient: Tensor,
 ) -> Tensor:

@@ -9,10 +9,14 @@ import torch
 from torch import Tensor
 
 
-class Sums(NamedTuple):
-    """Per positive u, the sums over its pairs: how many, of the distance's rank, of its error; float64 [P] each."""
+class NotFiniteError(ValueError):
+    """A sample is NaN or infinite."""
 
-    count: Tensor
+
+class Sums(NamedTuple):
+    """Per positive u, the sums over its pairs: their number, of the distance's rank, of its error; float64 [P] each."""
+
+    number: Tensor
     rank: Tensor
     error: Tensor
 
@@ -36,15 +40,29 @@ class Negatives:
     index: Tensor | None = None
     skip: Tensor | None = None
 
+    def skipped(self) -> Tensor:
+        """The places of ``values`` that are no negatives, one by one, sorted int64."""
+        if self.skip is None or len(self.skip) == 0:
+            return torch.zeros(0, dtype=torch.long, device=self.values.device)
+        first, lengths = self.skip[:, 0], self.skip[:, 1] - self.skip[:, 0]
+        before = lengths.cumsum(0) - lengths
+        return (first - before).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=first.device)
+
     def picked(self) -> Negatives:
         """The same negatives without anything between them to skip."""
-        if self.skip is None or self.skip.numel() == 0:
+        skipped = self.skipped()
+        if skipped.numel() == 0:
             return self
-        edges = torch.zeros(self.values.numel() + 1, dtype=torch.int8, device=self.values.device)
-        edges.index_add_(0, self.skip.flatten(), edges.new_tensor([1, -1]).repeat(len(self.skip)))
-        kept = (edges[:-1].cumsum(0, dtype=torch.int8) == 0).nonzero().squeeze(1)
-        index = kept + self.start if self.index is None else self.index[kept]
-        return Negatives(self.values[kept], index=index)
+        kept = torch.ones_like(self.values, dtype=torch.bool)
+        kept[skipped] = False
+        where = kept.nonzero().squeeze(1)
+        return Negatives(self.values[where], index=where + self.start if self.index is None else self.index[where])
+
+    @property
+    def number(self) -> int:
+        """How many negatives there are."""
+        skipped = 0 if self.skip is None else int((self.skip[:, 1] - self.skip[:, 0]).sum())
+        return self.values.numel() - skipped
 
     def highest(self, number: int) -> Negatives:
         """The ``number`` negatives with the highest logits; all of them if there are no more than that."""
@@ -55,9 +73,10 @@ class Negatives:
         index = which + self.start if all_of_them.index is None else all_of_them.index[which]
         return Negatives(values, index=index)
 
-    def write(self, gradient: Tensor, out: Tensor) -> None:
-        """Put the gradients of ``values`` into the flat gradient of the batch."""
+    def write(self, gradient: Tensor, out: Tensor, where: slice | None = None) -> None:
+        """Put the gradients of ``values``, or of those at ``where``, into the flat gradient of the batch."""
+        where = where or slice(0, self.values.numel())
         if self.index is None:
-            out[self.start : self.start + self.values.numel()] = gradient
+            out[self.start + where.start : self.start + where.stop] = gradient
         else:
-            out[self.index] = gradient.to(out.dtype)
+            out[self.index[where]] = gradient.to(out.dtype)

@@ -1,0 +1,36 @@
+"""A few threads for compiled code that lets go of the interpreter lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def in_parts(work: Callable[[int, int], Result], size: int, smallest: int) -> list[Result]:
+    """Results of ``work(begin, end)`` over equal parts of ``range(size)``, in order, one part a thread of torch's.
+
+    Threads of our own rather than numba's: its default pool must not be entered by two threads at once, and autograd
+    calls from its own. A pool belongs to one process: threads do not survive a fork.
+
+    Args:
+        work: Does one part; should release the interpreter lock.
+        size: How much there is to do.
+        smallest: Parts are no smaller than this, since starting a thread has its cost.
+    """
+    parts = max(1, min(torch.get_num_threads(), size // smallest))
+    bounds = [size * part // parts for part in range(parts + 1)]
+    if parts == 1:
+        return [work(0, size)]
+    key = os.getpid(), parts
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(parts - 1, thread_name_prefix="pairsums")
+    others = [_pools[key].submit(work, bounds[part], bounds[part + 1]) for part in range(1, parts)]
+    return [work(0, bounds[1]), *(other.result() for other in others)]
