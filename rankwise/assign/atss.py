@@ -65,18 +65,18 @@ def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: in
         level_sizes: How many anchors each level has.
         k: How many to take from each; all of a level that has fewer.
     """
-    found = []
-    start = 0
-    for size in level_sizes:
+    taken = [min(k, size) for size in level_sizes]
+    found = torch.empty(len(points), sum(taken), dtype=torch.int64, device=points.device)
+    start = column = 0
+    for size, count in zip(level_sizes, taken, strict=True):
         level = anchors[start : start + size]
-        number = torch.arange(size, device=anchors.device)
-        rows = [points.new_zeros(0, min(k, size), dtype=torch.int64)]
+        number = torch.arange(size, device=points.device)
         for piece in pieces(size, len(points), points.device):
             x, y = points[piece].unsqueeze(-1).unbind(1)
             distance = (x - level[:, 0]).square_().add_((y - level[:, 1]).square_())
             # Floats that are not negative order like their bits: with the index below them no two keys are equal.
             key = (distance.view(torch.int32).long() << 32).bitwise_or_(number)
-            rows.append(key.topk(min(k, size), largest=False).indices)
-        found.append(torch.cat(rows) + start)
+            found[piece, column : column + count] = key.topk(count, largest=False).indices + start
         start += size
-    return torch.cat(found, 1)
+        column += count
+    return found

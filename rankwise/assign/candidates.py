@@ -112,8 +112,8 @@ def best_of_levels(
         k: How many candidates to take from each level.
 
     Returns:
-        Their places among the candidates, int64 [T, levels · k], and which of these entries are any, bool of the same
-        shape. Of equal candidates the first anchor comes first.
+        Their places among the candidates, int64 [T, levels · k], -1 where there is none, and their values, float64 of
+        the same shape, 0 where there is none. Of equal candidates the first anchor comes first.
     """
     levels = len(level_sizes)
     bounds = torch.tensor(level_sizes, device=values.device).cumsum(0)
@@ -127,10 +127,11 @@ def best_of_levels(
     slot = (group * k + rank)[kept]
     place = torch.full((objects * levels * k,), -1, device=values.device)
     place[slot] = order[kept]
-    place = place.view(objects, levels * k)
-    ordered = values[place.clamp(min=0)].masked_fill_(place < 0, math.inf).argsort(dim=1, stable=True)
-    place = place.gather(1, ordered)
-    return place.clamp(min=0), place >= 0
+    table = values.new_full(place.shape, math.inf)
+    table[slot] = values[order[kept]]
+    table, by_value = table.view(objects, levels * k).sort(dim=1, stable=True)
+    place = place.view(objects, levels * k).gather(1, by_value)
+    return place, table.masked_fill_(place < 0, 0)
 
 
 def _focal(logits: Tensor, labels: Tensor) -> Tensor:

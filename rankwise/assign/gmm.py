@@ -108,5 +108,7 @@ def _iterate(values: Tensor, mask: Tensor, parameters: Tensor) -> tuple[Tensor, 
 def _log_joint(values: Tensor, parameters: Tensor) -> Tensor:
     """The log density of values [T, N] in each component plus the log of its weight, [2, T, N]."""
     weights, means, variances = parameters.unsqueeze(-1)
-    constant = weights.log() - 0.5 * (math.log(2 * math.pi) + variances.log())
-    return constant - (values - means).square_() / (2 * variances)
+    precision = variances.rsqrt()
+    # In scikit-learn's order, so that values as likely in one component as in the other mostly round to the same side.
+    distance = values * precision - means * precision
+    return (precision.log() - 0.5 * (math.log(2 * math.pi) + distance.square_())) + weights.log()

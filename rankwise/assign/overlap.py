@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from rankwise.assign.base import Objects
 
+#: Up to so many objects, of several images, share a piece of the table: with more its columns would be too short.
+BLOCK_ROWS = 512
+
 
 @dataclass(frozen=True)
 class Overlaps:
@@ -44,16 +47,29 @@ def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
     owner = torch.zeros_like(iou, dtype=torch.int64)
     best_iou = anchors.new_full((len(objects),), -1)
     best_anchor = torch.zeros_like(objects.image)
-    for piece in pieces(len(objects), len(anchors), anchors.device):
-        table = table_iou(objects.boxes, anchors[piece])  # [T, a]
-        for image, span in objects.spans:
-            iou[image, piece], index = table[span].max(0)
-            owner[image, piece] = index + span.start
-        value, index = table.max(1)
-        better = value > best_iou
-        best_iou = torch.where(better, value, best_iou)
-        best_anchor = torch.where(better, index + piece.start, best_anchor)
+    for block in _blocks(objects.spans):
+        rows = slice(block[0][1].start, block[-1][1].stop)
+        for piece in pieces(rows.stop - rows.start, len(anchors), anchors.device):
+            table = table_iou(objects.boxes[rows], anchors[piece])  # [R, a]
+            for image, span in block:
+                iou[image, piece], index = table[span.start - rows.start : span.stop - rows.start].max(0)
+                owner[image, piece] = index + span.start
+            value, index = table.max(1)
+            better = value > best_iou[rows]
+            best_iou[rows] = torch.where(better, value, best_iou[rows])
+            best_anchor[rows] = torch.where(better, index + piece.start, best_anchor[rows])
     return Overlaps(iou, owner, best_iou, best_anchor)
+
+
+def _blocks(spans: list[tuple[int, slice]]) -> list[list[tuple[int, slice]]]:
+    """Images that are worked on together: as many as have :data:`BLOCK_ROWS` objects at most, or one that has more."""
+    blocks: list[list[tuple[int, slice]]] = []
+    for image, span in spans:
+        if blocks and span.stop - blocks[-1][0][1].start <= BLOCK_ROWS:
+            blocks[-1].append((image, span))
+        else:
+            blocks.append([(image, span)])
+    return blocks
 
 
 def owned_anchors(

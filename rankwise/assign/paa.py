@@ -26,8 +26,7 @@ class Clusters:
 
     Attributes:
         candidates: All candidates of the batch.
-        place: The clustered ones, as places among the candidates, int64 [T, n].
-        valid: Which entries are any, bool [T, n].
+        place: The clustered ones, as places among the candidates, int64 [T, n], -1 where an object has no more.
         values: The clustering input, float64 [T, n].
         lower: Members of the better cluster, bool [T, n].
         positive: Those of them that their object wants as its positives, bool [T, n].
@@ -35,7 +34,6 @@ class Clusters:
 
     candidates: Candidates
     place: Tensor
-    valid: Tensor
     values: Tensor
     lower: Tensor
     positive: Tensor
@@ -101,18 +99,15 @@ class PAA(Assigner):
         """
         candidates = Candidates.of(objects, predictions.anchors.float(), self.candidate_iou)
         values = self.clustering_input(candidates, predictions, objects)
-        place, valid = best_of_levels(candidates, values, len(objects), predictions.level_sizes, self.k)
-        if not len(candidates):
-            return Clusters(candidates, place, valid, torch.zeros_like(place, dtype=torch.float64), valid, valid)
-        values = values[place]
+        place, values = best_of_levels(candidates, values, len(objects), predictions.level_sizes, self.k)
+        valid = place >= 0
         lower, likelihood = fit_mixtures(values, valid).assess(values)
         lower &= valid
         peak = likelihood.masked_fill(~lower, -math.inf).argmax(1, keepdim=True)
         rank = torch.arange(place.shape[1], device=place.device)
         few = valid.sum(1, keepdim=True) <= 2
         chosen = torch.where(lower.any(1, keepdim=True), lower & (rank <= peak), rank == 0)
-        positive = valid & (few | chosen)
-        return Clusters(candidates, place, valid, values, lower, positive)
+        return Clusters(candidates, place, values, lower, valid & (few | chosen))
 
     def clustering_input(self, candidates: Candidates, predictions: Predictions, objects: Objects) -> Tensor:
         """How bad each candidate is for its object, float64 [N].
