@@ -206,7 +206,6 @@ def _annotations(
         number = _whole_number(entry.get("id", -1 - position))
         image_id = _whole_number(entry.get("image_id"))
         category = _whole_number(entry.get("category_id"))
-        which = f"annotation {entry.get('id', f'at position {position}')}"
         image = images.get(image_id) if image_id is not None else None
         label = labels.get(category) if category is not None else None
         box = _corners(entry.get("bbox"))
@@ -235,6 +234,7 @@ def _annotations(
                 area = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else 0.0
                 gathering.add_box(image, number, box, label, bool(entry.get("iscrowd", 0)), area)
             continue
+        which = f"annotation {entry.get('id', f'at position {position}')}"
         where = f"image {image_id}" if image_id in images else ""
         gathering.faults.append(Fault(fault[0], file, fault[1], fault[2], where, which))
 

@@ -8,7 +8,6 @@ numbers are the raw integers of a generator whose stream numpy promises to keep.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 
@@ -129,17 +128,15 @@ def placed(ring: np.ndarray, half_width: float, half_height: float, angle: int, 
 
 
 def stroke(points: list[tuple[float, float]], width: float) -> list[np.ndarray]:
-    """Rings that together cover a line of this width through the points."""
-    rings = []
-    for (x0, y0), (x1, y1) in pairwise(points):
-        length = math.sqrt((x1 - x0) * (x1 - x0) + (y1 - y0) * (y1 - y0))
-        if length < 1e-3:
-            continue
-        dx, dy = (x1 - x0) / length * width / 2, (y1 - y0) / length * width / 2
-        # Ends reach out by a quarter of the width, so that bends have no notches.
-        x0, y0, x1, y1 = x0 - dx / 2, y0 - dy / 2, x1 + dx / 2, y1 + dy / 2
-        rings.append(np.array([(x0 - dy, y0 + dx), (x0 + dy, y0 - dx), (x1 + dy, y1 - dx), (x1 - dy, y1 + dx)]))
-    return rings
+    """Rings that together cover a line of this width through the points, no two neighbours the same."""
+    corners = np.array(points)
+    steps = corners[1:] - corners[:-1]
+    lengths = np.sqrt(steps[:, 0] * steps[:, 0] + steps[:, 1] * steps[:, 1])
+    along = steps * (width / 2 / lengths)[:, None]
+    across = np.stack((-along[:, 1], along[:, 0]), axis=1)
+    # Ends reach out by a quarter of the width, so that bends have no notches.
+    start, end = corners[:-1] - along / 2, corners[1:] + along / 2
+    return list(np.stack((start + across, start - across, end - across, end + across), axis=1))
 
 
 def smooth_noise(dice: Dice, cells: int, side: int) -> np.ndarray:

@@ -137,9 +137,6 @@ class Loader:
         """How many batches an epoch has for this process."""
         return len(self._batches)
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self.epoch(0)
-
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, for this process.
 
