@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except tuple(_user_errors()) as error:
-        # What is wrong before the processes have met is wrong for all of them, and said once.
-        if not isinstance(error, UserError) or not _rank():
+        # What is wrong before the processes have met is wrong for all of a machine, and said once.
+        if not int(os.environ.get("LOCAL_RANK", "0")) or _processes_have_met():
             print(f"rankwise {verb}: {error}", file=sys.stderr)
         sys.exit(2)
 
@@ -65,6 +65,7 @@ def train(words: list[str]) -> None:
     from rankwise.training.loop import train as run_training
     from rankwise.training.processes import StoppedElsewhere
     from rankwise.training.signals import Interrupted
+    from rankwise.training.trust import check_recipe
 
     parser = _parser(
         "train", f"Train a detector.\n\nBuilt-in recipes (rankwise train NAME):\n{recipes.describe_recipes()}"
@@ -84,7 +85,10 @@ def train(words: list[str]) -> None:
         raise UserError(f"--resume {resumed}: this is no run of rankwise train: it has no recipe.yaml")
     if not any(word.partition("=")[0] == "--config" for word in words):
         words = ["--config", recipe_file, *words]
-    config = _parse(parser, recipes.expand(words), recipes.SHORT_FLAGS)
+    words = recipes.expand(words)
+    for path in recipes.config_files(words):
+        check_recipe(path, words)
+    config = _parse(parser, words, recipes.SHORT_FLAGS)
     recipe = recipes.recipe_from(parser, config)
     restarted = not resumed and _is_restart(config["run"])
     if resumed or restarted:
@@ -254,6 +258,12 @@ def _value_of(words: list[str], flag: str) -> str | None:
 def _rank() -> int:
     """Which of the processes of a launcher this is; 0 if there is none."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
+def _processes_have_met() -> bool:
+    import torch
+
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _is_restart(run: str | None) -> bool:

@@ -103,6 +103,13 @@ def expand(arguments: list[str]) -> list[str]:
     return out
 
 
+def config_files(arguments: list[str]) -> list[Path]:
+    """The files that expanded arguments give with ``--config``."""
+    files = [value for flag, value in zip(arguments, arguments[1:], strict=False) if flag == "--config"]
+    files += [argument.partition("=")[2] for argument in arguments if argument.startswith("--config=")]
+    return [Path(file) for file in files]
+
+
 def built_in_recipes() -> dict[str, Path]:
     """The recipes that come with the package, by name."""
     folder = Path(str(resources.files("rankwise.recipes")))

@@ -1,0 +1,90 @@
+"""Recipes of others: a YAML file may name classes of rankwise, but no other code to be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+
+from rankwise.models.settings import DetectorSettings
+from rankwise.training.processes import SettingsError
+from rankwise.training.settings import BoxSettings, DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
+
+#: Sections of plain values, with their schema.
+_PLAIN: dict[str, Any] = {
+    "data": DataSettings,
+    "model": DetectorSettings,
+    "box": BoxSettings,
+    "optimizer": OptimizerSettings,
+    "schedule": ScheduleSettings,
+    "train": TrainSettings,
+}
+#: Sections that name a class.
+_CLASSES = ("loss", "assign")
+#: What ``--print_config`` writes beside the sections; only the command line may set it.
+_COMMAND = ("run", "resume", "overwrite")
+
+
+def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
+    """Refuses a recipe that would import code from elsewhere than rankwise, or read further files.
+
+    A class of your own is imported when the command line names it: what stands there, you have written.
+
+    Args:
+        path: The YAML file.
+        words: The command line.
+
+    Raises:
+        SettingsError: If there is something of this kind in the file.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise SettingsError(f"{path}: not a recipe: it cannot be read as plain YAML ({reason})") from error
+    if not isinstance(content, dict):
+        raise SettingsError(f"{path}: not a recipe: expected the sections {', '.join([*_PLAIN, *_CLASSES])}")
+    for section, value in content.items():
+        if section in _PLAIN:
+            _check_plain(_PLAIN[section], value, f"{path}: {section}")
+        elif section in _COMMAND and not value:
+            continue
+        elif section not in _CLASSES:
+            raise SettingsError(
+                f"{path}: there is no section {section!r}; it may have {', '.join([*_PLAIN, *_CLASSES])}"
+            )
+    given = {word.partition("=")[2] or word for word in words}
+    for section in _CLASSES:
+        for text in _strings(content.get(section)):
+            if ("." in text or "/" in text) and not text.startswith("rankwise.") and text not in given:
+                raise SettingsError(
+                    f"{path}: {section} names {text!r}, which is no part of rankwise: nothing was imported. If it is "
+                    f"yours, say so on the command line: --{section} {text}"
+                )
+
+
+def _check_plain(schema: Any, value: Any, where: str) -> None:
+    """Sections within sections must be written out: a string in their place would be read as a file's name."""
+    if not isinstance(value, dict):
+        raise SettingsError(f"{where} must be a section with names and values, not {value!r}")
+    if "class_path" in value:
+        raise SettingsError(f"{where} names a class, {value['class_path']!r}, where there is none to choose")
+    types = get_type_hints(schema)
+    for item in fields(schema):
+        if item.name in value and is_dataclass(types[item.name]):
+            _check_plain(types[item.name], value[item.name], f"{where}.{item.name}")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings within lists and mappings, keys aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
