@@ -32,15 +32,15 @@ class RankDetLoss(Loss):
     Choices: negatives are all samples that are no positive, the other classes of positive rows included, which also
     does the work of the paper's ranking within each class. The paper pairs positives of the same pyramid level only,
     which a loss here does not know. Gradients reach the scores alone. The paper starts from a detector warmed up with
-    focal loss: where scores are near 0 these gradients are small. All samples of this process rank together.
+    focal loss, since gradients are small where scores are near 0. All samples of this process rank together.
 
     Args:
         alpha: α, how steeply the error of a pair rises.
-        groups: Number of parts that the negatives are gathered in.
+        groups: Number of parts that the negatives are gathered in. With few of them a fresh head learns slowly.
         method: "fast" takes the pairs of positives at linear cost, exact; "dense" one by one, the definition.
     """
 
-    def __init__(self, alpha: float = 1.0, groups: int = 10, method: Method = "fast") -> None:
+    def __init__(self, alpha: float = 1.0, groups: int = 100, method: Method = "fast") -> None:
         super().__init__()
         if not 0 < alpha <= 10 or groups < 1:
             raise ValueError(f"alpha must be within (0, 10] and groups at least 1, got {alpha} and {groups}")

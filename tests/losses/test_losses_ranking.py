@@ -118,8 +118,8 @@ def test_rankdet_follows_the_definition_pair_by_pair(method):
     logits, labels, quality, _ = scene()
     p, q, n = split(logits, labels, quality)
     f, negative = p.sigmoid(), n.sigmoid()
-    region = (negative * 10).int().clamp(max=9)
-    means = torch.stack([negative[region == g].mean() for g in range(10) if (region == g).any()])
+    region = (negative * 100).int().clamp(max=99)
+    means = torch.stack([negative[region == g].mean() for g in range(100) if (region == g).any()])
     errors = torch.exp(means - f[:, None])
     ranking = ((errors / errors.sum()).detach() * errors).sum()
     kinds = labels[(labels >= 0) & (labels < logits.shape[1])]
