@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def expand(arguments: list[str]) -> list[str]:
 
 def config_files(arguments: list[str]) -> list[Path]:
     """The files that expanded arguments give with ``--config``."""
-    files = [value for flag, value in zip(arguments, arguments[1:], strict=False) if flag == "--config"]
+    files = [value for flag, value in pairwise(arguments) if flag == "--config"]
     files += [argument.partition("=")[2] for argument in arguments if argument.startswith("--config=")]
     return [Path(file) for file in files]
 

@@ -70,6 +70,9 @@ def _check_plain(schema: Any, value: Any, where: str) -> None:
     """Sections within sections must be written out: a string in their place would be read as a file's name."""
     if not isinstance(value, dict):
         raise SettingsError(f"{where} must be a section with names and values, not {value!r}")
+    for name in value:
+        if "." in str(name):
+            raise SettingsError(f"{where}: write {name} as sections within sections")
     if "class_path" in value:
         raise SettingsError(f"{where} names a class, {value['class_path']!r}, where there is none to choose")
     types = get_type_hints(schema)
