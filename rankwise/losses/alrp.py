@@ -7,8 +7,7 @@ from torch import Tensor
 
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
 from rankwise.losses.groups import Scope, make_groups
-from rankwise.losses.pairwise_error import Method
-from rankwise.pairsums import DensePairSums, PairSums, Step, error_driven
+from rankwise.pairsums import Method, Step, error_driven, pair_sums
 
 #: Positives with fewer negatives above them have no gradient, as published: there is nothing to share it among.
 FEW = 1e-5
@@ -78,9 +77,7 @@ class ALRPLoss(Loss):
             loss = torch.zeros((), dtype=torch.float64, device=logits.device)
             pushed, gradients, weights = [], [loss[None][:0]], [loss[None][:0]]
             for group in groups:
-                sums = (DensePairSums if self.method == "dense" else PairSums)(
-                    group.negatives, group.positives, self.distance
-                )
+                sums = pair_sums(group.negatives, group.positives, self.distance, method=self.method)
                 errors = self._scaled(1 - group.quality)
                 # The sums over all positives have u itself with H(0) = 1/2; in the rank it counts 1, in the errors 0.
                 above = sums.over_negatives().rank

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.inputs import Samples, read_samples
-from rankwise.losses.pairwise_error import Method
 from rankwise.losses.samplewise import negative_regions, row_blocks, with_gradient
+from rankwise.pairsums import Method
 from rankwise.pairsums.product import product_sums
 
 #: Pairs of positives taken at once by the dense method: 4 million make 32 MB.

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes
 from rankwise.losses.groups import Scope, make_groups
-from rankwise.losses.pairwise_error import Method
-from rankwise.pairsums import DensePairSums, PairSums, Step, error_driven
+from rankwise.pairsums import Method, PairSums, Step, error_driven, pair_sums
 
 #: Positives with fewer missorted ones above them have no sorting gradient: there is nothing to share it among.
 FEW = 1e-9
@@ -55,8 +54,7 @@ class RankSortLoss(Loss):
             ranking = sorting = torch.zeros((), dtype=torch.float64, device=logits.device)
             pushed, gradients = [], [ranking[None][:0]]
             for group in groups:
-                kind = DensePairSums if self.method == "dense" else PairSums
-                sums = kind(group.negatives, group.positives, self.distance)
+                sums = pair_sums(group.negatives, group.positives, self.distance, method=self.method)
                 above = sums.over_negatives().rank
                 among = sums.over_positives().rank
                 sorting_error, gradient = _sorting(sums, among, group.quality)
