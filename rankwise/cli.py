@@ -19,6 +19,7 @@ USAGE = """rankwise: object detectors trained by ranking
   rankwise train --resume RUN                                            go on with a run that was stopped
   rankwise eval RUN [--data DIR]                                         measure a trained run as COCO does
   rankwise predict RUN IMAGES…                                           detect objects in files, folders, globs
+  rankwise report RUN…                                                   one HTML page that explains a run, or compares
   rankwise data check DIR                                                what is in a dataset, and what is wrong with it
   rankwise data shapes DIR                                               write the built-in dataset as a COCO folder
   rankwise reproduce TABLE                                               train and print a table of results
@@ -148,6 +149,22 @@ def predict(words: list[str]) -> None:
     )
 
 
+def report(words: list[str]) -> None:
+    """Writes a page about runs."""
+    from rankwise.report import write_report
+
+    parser = _parser("report", "Write one HTML page about a run, or about several side by side; it needs no network.")
+    parser.add_argument("runs", type=str, nargs="+", help="Folders of runs; the others are compared with the first.")
+    parser.add_argument(
+        "--out", type=str, help="The file (default: report.html in the run's folder, or here for several runs)."
+    )
+    parser.add_argument("--images", type=int, default=100, help="The most images to show; the worst are chosen.")
+    parser.add_argument("--data", type=str, help="Where the dataset is now, if it has moved.")
+    parser.add_argument("--device", type=str, default="auto", help="Where to evaluate a run that has no results yet.")
+    config = _parse(parser, words)
+    print(write_report(config.runs, config.out, config.images, config.data, config.device))
+
+
 def data_check(words: list[str]) -> None:
     """Prints what a dataset holds and every fault."""
     from rankwise.data import check, print_report
@@ -202,6 +219,7 @@ VERBS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "eval": evaluate,
     "predict": predict,
+    "report": report,
     "data check": data_check,
     "data shapes": data_shapes,
     "reproduce": reproduce,
@@ -304,6 +322,7 @@ def _user_errors() -> list[type[BaseException]]:
     for module, names in {
         "rankwise.data.errors": ["DataError"],
         "rankwise.models.plain": ["ModelError"],
+        "rankwise.report.runs": ["ReportError"],
         "rankwise.training.checkpoint": ["CheckpointError"],
         "rankwise.training.processes": ["SettingsError"],
         "rankwise.training.trouble": ["TrainingStopped"],

@@ -1,0 +1,88 @@
+"""The main points of a report in a few sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rankwise.evaluation.tabulate import shown
+from rankwise.report.errors import ERRORS, Kind, ap50_gains
+from rankwise.report.runs import RunData
+
+#: What to look at when a kind of error costs most.
+HINTS = {
+    Kind.MISSED: "objects get no detection at any score",
+    Kind.BACKGROUND: "boxes on nothing rank above boxes on objects",
+    Kind.LOCALISATION: "boxes of the right class lie beside their objects",
+    Kind.CLASS: "objects are taken for another class",
+    Kind.DUPLICATE: "objects are found more than once",
+}
+
+#: A difference in AP smaller than this is called none.
+EQUAL = 0.05
+
+
+def findings(run: RunData) -> list[str]:
+    """What a run is worth, where to cut its scores, and what would help it most."""
+    evaluation = run.evaluation
+    if evaluation.ap is None:
+        return [f"There are no objects in the {evaluation.images:,} images, so nothing could be measured."]
+    said = [
+        f"AP {shown(evaluation.ap)} (AP50 {shown(evaluation.ap50)}, AP75 {shown(evaluation.ap75)}) on "
+        f"{evaluation.images:,} images with {evaluation.objects:,} objects of {_classes(len(run.classes))}."
+    ]
+    best = evaluation.thresholds.overall
+    if best.f1 is None or best.precision is None or best.recall is None:
+        return [*said, "No detection is right at any threshold."]
+    said.append(
+        f"Cut at score {best.score:.3g}, {100 * best.precision:.0f} % of the boxes are right and "
+        f"{100 * best.recall:.0f} % of the objects are found (F1 {100 * best.f1:.0f} %, the best there is)."
+    )
+    gains = {kind: gain or 0.0 for kind, gain in ap50_gains(run.errors, len(run.classes)).items()}
+    costly = sorted(ERRORS, key=lambda kind: -gains[kind])[:2]
+    if gains[costly[0]] >= EQUAL:
+        second = (
+            f"; next come {costly[1].name.lower()} errors (+{gains[costly[1]]:.1f})"
+            if gains[costly[1]] >= EQUAL
+            else ""
+        )
+        said.append(
+            f"Most would be gained from {costly[0].name.lower()} errors: {HINTS[costly[0]]}. "
+            f"Without them AP50 would be {gains[costly[0]]:.1f} higher{second}."
+        )
+    measured = {name: ap for name, ap in evaluation.per_class.items() if ap is not None}
+    if len(measured) > 1:
+        worst, top = min(measured, key=lambda name: measured[name]), max(measured, key=lambda name: measured[name])
+        said.append(f"Weakest class: {worst} (AP {measured[worst]:.1f}). Best: {top} ({measured[top]:.1f}).")
+    return said
+
+
+def comparison(runs: Sequence[RunData]) -> list[str]:
+    """How the runs differ from the first, where they were measured on the same images."""
+    first, *others = runs
+    said = []
+    for run in others:
+        if run.dataset_key != first.dataset_key:
+            said.append(f"{run.name} was measured on other images than {first.name}: their numbers do not compare.")
+            continue
+        now, then = run.evaluation.ap, first.evaluation.ap
+        if now is None or then is None:
+            continue
+        if abs(now - then) < EQUAL:
+            said.append(f"{run.name} and {first.name} have the same AP, {now:.1f}.")
+            continue
+        word = "above" if now > then else "below"
+        sentence = f"{run.name} is {abs(now - then):.1f} AP {word} {first.name}"
+        changes = {
+            name: ap - before
+            for name, ap in run.evaluation.per_class.items()
+            if ap is not None and (before := first.evaluation.per_class.get(name)) is not None
+        }
+        best, worst = max(changes, key=lambda name: changes[name]), min(changes, key=lambda name: changes[name])
+        parts = [f"gains most at {best} ({changes[best]:+.1f})"] if changes[best] >= EQUAL else []
+        parts += [f"loses most at {worst} ({changes[worst]:+.1f})"] if changes[worst] <= -EQUAL else []
+        said.append(f"{sentence}; it {' and '.join(parts)}." if parts else f"{sentence}.")
+    return said
+
+
+def _classes(number: int) -> str:
+    return "one class" if number == 1 else f"{number:,} classes"

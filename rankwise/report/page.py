@@ -1,0 +1,148 @@
+"""One page of HTML that holds everything: numbers, pictures, style and script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import rankwise
+from rankwise.evaluation.colors import hex_color
+from rankwise.report import numbers
+from rankwise.report.errors import DEFINITIONS, Kind
+from rankwise.report.findings import comparison, findings
+from rankwise.report.runs import ReportError, RunData, open_run, run_names
+from rankwise.report.sheet import BUDGET, box_rows, choose_images, picture_rows
+
+#: The script's parts, in the order they need each other.
+SCRIPTS = (
+    "dom.js", "state.js", "chart.js", "density.js", "overview.js", "training.js", "quality.js", "errors.js",
+    "boxes.js", "sheet.js", "viewer.js", "main.js",
+)  # fmt: skip
+
+
+def write_report(
+    runs: Sequence[Path | str],
+    out: Path | str | None = None,
+    images: int = 100,
+    data: str | None = None,
+    device: str = "auto",
+) -> Path:
+    """Write a report on one run, or on several side by side, as one HTML file that needs nothing else.
+
+    Args:
+        runs: Folders of runs. The first is what the others are compared with.
+        out: The file; ``report.html`` in the run's folder, or in the current one for several runs, if not given.
+        images: The most images to show; those with most errors are chosen.
+        data: Where the dataset is now, if it has moved.
+        device: Where to compute, if a run has to be evaluated first.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        ReportError: A folder is no run, or has nothing to report yet.
+    """
+    folders = [Path(run) for run in runs]
+    if not folders:
+        raise ReportError("which runs? Give one folder or more")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ReportError("a run is given twice; give each folder once")
+    if images < 0:
+        raise ReportError(f"--images {images}: must be 0 or more")
+    opened = [open_run(run, name, data, device) for run, name in zip(folders, run_names(folders), strict=True)]
+    target = Path(out) if out else (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # A folder's name may hold bytes that are no text; in the title they become question marks.
+    target.write_text(render(page_data(opened, images)), encoding="utf-8", errors="replace", newline="\n")
+    return target
+
+
+def page_data(runs: Sequence[RunData], images: int = 100) -> dict[str, Any]:
+    """Everything that the page shows, as plain values.
+
+    Args:
+        runs: The runs, opened.
+        images: The most images to show.
+    """
+    keys = list(dict.fromkeys(run.dataset_key for run in runs))
+    datasets = []
+    for key in keys:
+        same = [run for run in runs if run.dataset_key == key]
+        dataset = same[0].dataset
+        rows = picture_rows(dataset, choose_images(same, images // len(keys)), BUDGET // len(keys))
+        colors = [hex_color(label) for label in range(len(same[0].classes))]
+        datasets.append(
+            {
+                "name": same[0].dataset_name,
+                "classes": same[0].classes,
+                "colors": colors,
+                "images": len(dataset),
+                "sheet": rows,
+            }
+        )
+    return {
+        "version": rankwise.__version__,
+        "created": datetime.now().strftime("%Y-%m-%d %H:%M"),
+        "kinds": [{"key": kind.name.lower(), "definition": DEFINITIONS[kind]} for kind in Kind],
+        "comparison": comparison(runs),
+        "datasets": datasets,
+        "runs": [_run_data(run, keys.index(run.dataset_key), datasets) for run in runs],
+    }
+
+
+def _run_data(run: RunData, dataset: int, datasets: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    evaluation = run.evaluation
+    return {
+        "name": run.name,
+        "dataset": dataset,
+        "notes": run.notes,
+        "findings": findings(run),
+        "recipe": numbers.flat_recipe(run.recipe),
+        "skipped": sum(row.get("kind") == "skipped" for row in run.metrics),
+        "curves": numbers.training_curves(run.metrics),
+        "summary": numbers.summary(evaluation),
+        "classes": numbers.class_rows(evaluation),
+        "pr": numbers.precision_recall(evaluation),
+        "sweep": numbers.threshold_sweep(evaluation, run.errors),
+        "density": numbers.score_density(evaluation),
+        "errors": numbers.error_numbers(run.errors, evaluation),
+        "boxes": [box_rows(run.errors, image["id"]) for image in datasets[dataset]["sheet"]],
+    }
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page as HTML.
+
+    Whatever comes from data travels as JSON in which no ``<`` occurs, and the script makes text of it, never HTML. A
+    content security policy allows this one script and no connection at all.
+
+    Args:
+        data: What :func:`page_data` gave.
+    """
+    template = resources.files("rankwise.report") / "template"
+    parts = [(template / name).read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "\n(() => {\n'use strict';\n" + "\n".join(parts) + "})();\n"
+    plain = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    names = " and ".join(run["name"] for run in data["runs"])
+    fields = {
+        "title": html.escape(f"{names} · rankwise report"),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+        "style": (template / "style.css").read_text(encoding="utf-8"),
+        "script": script,
+        "data": plain.replace("<", "\\u003c"),
+    }
+    page = (template / "page.html").read_text(encoding="utf-8")
+    # In one pass over the template: what is put in is not looked through again.
+    pieces = page.split("{{")
+    filled = [pieces[0]]
+    for piece in pieces[1:]:
+        name, _, rest = piece.partition("}}")
+        filled.append(fields[name.strip()] + rest)
+    return "".join(filled)

@@ -1,0 +1,147 @@
+"""Opening a run for a report: its recipe, what it logged, and what it is worth, measured from its detections."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rankwise.data.dataset import DetectionDataset
+from rankwise.evaluation.coco import Evaluation, evaluate, unique_names
+from rankwise.evaluation.figures import read_metrics
+from rankwise.evaluation.results import read_results
+from rankwise.report.errors import Errors, classify
+
+#: A difference in AP between eval.json and the detections that rounding does not explain.
+ROUNDING = 0.1
+
+
+class ReportError(ValueError):
+    """A run cannot be reported on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class RunData:
+    """A run, opened.
+
+    Attributes:
+        name: How the report calls it.
+        recipe: Its ``recipe.yaml``.
+        metrics: The lines of its ``metrics.jsonl``; empty if there is none.
+        dataset: What it was measured on, without a transform.
+        dataset_name: How the report calls that.
+        dataset_key: Equal for runs that were measured on the same images and annotations.
+        evaluation: What it is worth.
+        errors: Its mistakes, by kind.
+        notes: What a reader should know before trusting the numbers.
+    """
+
+    name: str
+    recipe: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    dataset: DetectionDataset
+    dataset_name: str
+    dataset_key: str
+    evaluation: Evaluation
+    errors: Errors
+    notes: list[str]
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names, each of them once."""
+        return unique_names(self.dataset.classes, self.dataset.category_ids)
+
+
+def open_run(run: Path, name: str, data: str | None = None, device: str = "auto") -> RunData:
+    """Open a run; one that was never evaluated, or whose results are gone, is evaluated first.
+
+    Args:
+        run: Its folder.
+        name: How the report calls it.
+        data: Where its dataset is now, if it has moved.
+        device: Where to compute, if it has to be evaluated.
+
+    Raises:
+        ReportError: This is no run, or it has nothing to report yet.
+    """
+    from rankwise.models.plain import from_plain
+    from rankwise.training.datasets import open_split
+    from rankwise.training.recipe import read_section
+    from rankwise.training.settings import DataSettings
+
+    if not (run / "recipe.yaml").is_file():
+        raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
+    _evaluate_if_needed(run, data, device)
+    section = read_section(run, "data")
+    if data is not None:
+        section["path"] = data
+    settings = from_plain(DataSettings, section, "data")
+    dataset = open_split(settings, "val")
+    truth = dataset.ground_truth()
+    try:
+        found = read_results(run / "detections.json", dataset.category_ids)
+        evaluation = evaluate(truth, found, dataset.category_ids, dataset.classes)
+    except ValueError as error:
+        raise ReportError(
+            f"{run}/detections.json does not fit the run's dataset ({error}); measure anew with: rankwise eval {run}"
+        ) from error
+    metrics = run / "metrics.jsonl"
+    return RunData(
+        name=name,
+        recipe=yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8")),
+        metrics=read_metrics(metrics) if metrics.is_file() else [],
+        dataset=dataset,
+        dataset_name=f"{'built-in shapes' if settings.path == 'shapes' else settings.path}, {settings.val}",
+        dataset_key=hashlib.sha256(json.dumps(truth).encode()).hexdigest(),
+        evaluation=evaluation,
+        errors=classify(evaluation.matches),
+        notes=_notes(run, evaluation, metrics.is_file()),
+    )
+
+
+def run_names(runs: Sequence[Path]) -> list[str]:
+    """A short name for each run: its folder's, with as many folders above it as it takes to tell them apart."""
+    parts = [run.resolve().parts for run in runs]
+    names = []
+    for own in parts:
+        depth = 1
+        while depth < len(own) and sum(other[-depth:] == own[-depth:] for other in parts) > 1:
+            depth += 1
+        names.append("/".join(own[-depth:]))
+    return names
+
+
+def _evaluate_if_needed(run: Path, data: str | None, device: str) -> None:
+    if (run / "detections.json").is_file() and (run / "eval.json").is_file():
+        return
+    if not (run / "best.safetensors").is_file():
+        raise ReportError(
+            f"{run}: nothing to report yet: it has neither results (eval.json, detections.json) nor best.safetensors, "
+            f"which the first evaluation of a training writes; go on with: rankwise train --resume {run}"
+        )
+    from rankwise.evaluation.inference import evaluate_run  # with a detector and all that it needs
+
+    evaluate_run(run, data=data, device=device)
+
+
+def _notes(run: Path, evaluation: Evaluation, has_metrics: bool) -> list[str]:
+    notes = []
+    try:
+        then = json.loads((run / "eval.json").read_text(encoding="utf-8"))["ap"]
+    except (ValueError, KeyError, TypeError):
+        then = None
+    now = evaluation.ap
+    if then is not None and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):
+        notes.append(
+            f"eval.json says AP {then:.1f}, the detections give {now:.1f}: dataset or detections have changed since. "
+            "`rankwise eval` measures anew."
+        )
+    if not has_metrics:
+        notes.append("There is no metrics.jsonl, so there are no curves of the training.")
+    return notes

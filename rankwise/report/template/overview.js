@@ -1,0 +1,191 @@
+// The main points, the numbers of COCO, and the classes.
+
+const MEASURES = [
+  ['ap', 'AP', 1],
+  ['ap50', 'AP50', 1],
+  ['ap75', 'AP75', 1],
+  ['aps', 'AP small', 1],
+  ['apm', 'AP medium', 1],
+  ['apl', 'AP large', 1],
+];
+const COEFFICIENTS = [
+  ['pcc', 'PCC', 3],
+  ['scc', 'SCC', 3],
+  ['kcc', 'KCC', 3],
+];
+
+function best(values) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  return known.length > 1 && Math.min(...known) < Math.max(...known) ? Math.max(...known) : null;
+}
+
+// The cells of one row for all runs: the value, its difference to the first run's, the best one in bold.
+function comparedCells(values, digits, write, higherIsBetter = true) {
+  const top = higherIsBetter ? best(values) : null;
+  return values.map((value, run) => {
+    const text = make(value !== null && value === top ? 'b' : 'span', {}, write(value, digits));
+    const known = run > 0 && value !== null && value !== undefined && values[0] !== null && values[0] !== undefined;
+    return known ? [text, ' ', change(value - values[0], digits, higherIsBetter)] : text;
+  });
+}
+
+function cocoTable() {
+  const rows = [...MEASURES, ...COEFFICIENTS].map(([key, name, digits]) => [
+    name,
+    ...comparedCells(
+      RUNS.map((run) => run.summary[key] ?? null),
+      digits,
+      fixed,
+    ),
+  ]);
+  const threshold = ['f1', 'precision', 'recall'].map((key) => [
+    key === 'f1' ? 'best F1' : `${key} there`,
+    ...comparedCells(
+      RUNS.map(({ summary }) => (summary.threshold[key] === null ? null : 100 * summary.threshold[key])),
+      1,
+      fixed,
+    ),
+  ]);
+  const counts = ['images', 'objects', 'detections'].map((key) => [key, ...RUNS.map((run) => whole(run.summary[key]))]);
+  return table(
+    'COCO metrics in percent, correlations of score and IoU, and the best threshold',
+    ['', ...RUNS.map((_, run) => runLabel(run))],
+    [...rows, ...threshold, ...counts],
+    { class: 'coco' },
+  );
+}
+
+function tiles() {
+  const { summary } = RUNS[0];
+  const tile = ([key, name, digits]) =>
+    make(
+      'div',
+      { class: key === 'ap' ? 'tile main' : 'tile' },
+      make('dd', {}, fixed(summary[key] ?? null, digits)),
+      make('dt', {}, name),
+    );
+  const threshold = make(
+    'div',
+    { class: 'tile' },
+    make('dd', {}, fixed(summary.threshold.f1 === null ? null : 100 * summary.threshold.f1)),
+    make('dt', {}, 'best F1'),
+  );
+  return make('dl', { class: 'tiles' }, [...MEASURES, ...COEFFICIENTS].map(tile), threshold);
+}
+
+const CLASS_COLUMNS = [
+  ['objects', 'objects', whole, 0],
+  ['ap', 'AP', fixed, 1],
+  ['f1', 'best F1', percent, 1],
+  ['precision', 'precision', percent, 1],
+  ['recall', 'recall', percent, 1],
+  ['score', 'at score', short, 3],
+];
+
+function classTable() {
+  const names = [...new Set(RUNS.flatMap((run) => run.classes.map((row) => row.name)))];
+  const found = RUNS.map((run) => new Map(run.classes.map((row) => [row.name, row])));
+  const place = make('div', {});
+  let [sortBy, downwards, column] = [null, true, 'ap'];
+
+  const value = (name, key) =>
+    MANY ? found.map((rows) => rows.get(name)?.[column] ?? null)[key] : found[0].get(name)[key];
+
+  function render() {
+    const order = [...names];
+    if (sortBy === 'name') order.sort((a, b) => (downwards ? a.localeCompare(b) : b.localeCompare(a)));
+    else if (sortBy !== null)
+      order.sort((a, b) => ((value(b, sortBy) ?? -1) - (value(a, sortBy) ?? -1)) * (downwards ? 1 : -1));
+    const [, , write, digits] = CLASS_COLUMNS.find(([key]) => key === column);
+    const rows = order.map((name) => [
+      name,
+      ...(MANY
+        ? comparedCells(
+            RUNS.map((_, run) => {
+              const v = value(name, run);
+              return v !== null && ['f1', 'precision', 'recall'].includes(column) ? 100 * v : v;
+            }),
+            digits,
+            column === 'objects' ? whole : fixed,
+          )
+        : CLASS_COLUMNS.map(([key, , show, places]) => show(value(name, key), places))),
+    ]);
+    const head = (key, label) =>
+      make(
+        'button',
+        {
+          type: 'button',
+          class: 'sort',
+          'aria-label': `sort by ${typeof label === 'string' ? label : RUNS[key].name}`,
+          on: {
+            click() {
+              downwards = sortBy === key ? !downwards : true;
+              sortBy = key;
+              render();
+              place.querySelector(`[data-key="${key}"]`).focus();
+            },
+          },
+          'data-key': key,
+        },
+        label,
+        make('span', { 'aria-hidden': 'true' }, sortBy === key ? (downwards === (key !== 'name') ? ' ↓' : ' ↑') : ''),
+      );
+    const heads = MANY
+      ? RUNS.map((_, run) => head(run, runLabel(run)))
+      : CLASS_COLUMNS.map(([key, label]) => head(key, label));
+    place.replaceChildren(table('By class', [head('name', 'class'), ...heads], rows, { class: 'classes' }));
+  }
+
+  render();
+  if (!MANY) return make('div', {}, place);
+  const chooser = select(
+    'Show',
+    CLASS_COLUMNS.map(([key, label]) => [key, label]),
+    (key) => {
+      column = key;
+      render();
+    },
+  );
+  chooser.field.value = column;
+  return make('div', {}, chooser.node, place);
+}
+
+function overview() {
+  const section = byId('overview');
+  const notes = RUNS.flatMap((run) => run.notes.map((note) => (MANY ? `${run.name}: ${note}` : note)));
+  section.append(...notes.map((note) => make('p', { class: 'note' }, note)));
+  section.append(...DATA.comparison.map((sentence) => make('p', { class: 'lead' }, sentence)));
+  section.append(
+    make(
+      'div',
+      { class: 'grid wide' },
+      RUNS.map((run, i) =>
+        make(
+          'div',
+          { class: 'card said' },
+          MANY ? make('h3', {}, runLabel(i)) : null,
+          make(
+            'ul',
+            {},
+            run.findings.map((sentence) => make('li', {}, sentence)),
+          ),
+        ),
+      ),
+    ),
+  );
+  section.append(make('h3', {}, 'COCO metrics'));
+  if (!MANY) section.append(tiles());
+  else
+    section.append(
+      make('p', { class: 'muted' }, `▲ better and ▼ worse than ${RUNS[0].name}; the best value is bold.`),
+      cocoTable(),
+    );
+  section.append(
+    make(
+      'p',
+      { class: 'muted' },
+      'AP in percent, mean over IoU 0.5 to 0.95 and classes. Small: below 32² pixels, large: above 96². PCC, SCC and KCC: Pearson, Spearman and Kendall correlation of score and IoU.',
+    ),
+  );
+  section.append(make('h3', {}, 'By class'), classTable());
+}
