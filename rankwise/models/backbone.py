@@ -103,7 +103,7 @@ class Backbone(nn.Module):
 
 def _create(settings: BackboneSettings, **more: Any) -> Any:
     arguments = {"pretrained": settings.pretrained is True, "features_only": True, **settings.args, **more}
-    if ":" not in settings.name and not timm.is_model(settings.name):  # with a colon it is an address on a hub
+    if not timm.is_model(settings.name):  # an address on a hub neither: loading a stranger's file must not go there
         close = difflib.get_close_matches(settings.name, timm.list_models(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "timm.list_models() has all names"
         raise ModelError(f"timm has no backbone {settings.name!r}: {hint}")

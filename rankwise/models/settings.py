@@ -22,6 +22,23 @@ __all__ = [
 ]
 
 
+#: Arguments of timm's that decide what is built in or loaded. Settings may come with a stranger's weights, and
+#: timm would unpickle whatever ``checkpoint_path`` names.
+_NOT_FOR_ARGS = frozenset(
+    {
+        "features_only",
+        "out_indices",
+        "model_name",
+        "pretrained",
+        "pretrained_cfg",
+        "pretrained_cfg_overlay",
+        "checkpoint_path",
+        "cache_dir",
+        "scriptable",
+    }
+)
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ModelError(message)
@@ -89,8 +106,12 @@ class BackboneSettings:
         rising = all(low < high for low, high in zip(self.strides, self.strides[1:], strict=False))
         _require(bool(self.strides) and rising, f"backbone.strides is {self.strides}: give one or more, rising")
         _require(self.frozen_stages >= 0, f"backbone.frozen_stages is {self.frozen_stages}: it must be 0 or more")
-        taken = {"features_only", "out_indices", "pretrained"} & set(self.args)
-        _require(not taken, f"backbone.args sets {', '.join(sorted(taken))}: rankwise sets that itself, leave it out")
+        taken = _NOT_FOR_ARGS & set(self.args)
+        _require(
+            not taken,
+            f"backbone.args sets {', '.join(sorted(taken))}: leave it out, rankwise sets it itself; weights are given "
+            "by backbone.pretrained",
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torchvision.ops import nms
 
 #: So many boxes go into one call of the operator, which compares all with all: small enough that comparing boxes of
 #: different groups in vain costs less than another call. A GPU compares thousands in the time of a launch.
-_BOXES_A_CALL = {"cpu": 512, "cuda": 8192}
+_BOXES_A_CALL = {"cpu": 256, "cuda": 8192}
 #: So many pairs of boxes are held at once in voting: about 200 MB.
 _PAIRS_AT_ONCE = 2**21
 

@@ -91,6 +91,22 @@ def _other_settings(path: Path) -> None:
     save_file({"conv.weight": torch.zeros(2)}, path, {"rankwise": json.dumps(description)})
 
 
+def _settings_that_load(path: Path) -> None:
+    bomb = path.parent / "bomb.pth"
+    _pickle(bomb)
+    settings = small(atss()).to_dict()
+    settings["backbone"]["args"]["checkpoint_path"] = str(bomb)
+    description = {"settings": settings, "classes": ["a"], "extra": {}}
+    save_file({"conv.weight": torch.zeros(2)}, path, {"rankwise": json.dumps(description)})
+
+
+def _settings_that_fetch(path: Path) -> None:
+    settings = small(atss()).to_dict()
+    settings["backbone"]["name"] = "hf-hub:someone/something"
+    description = {"settings": settings, "classes": ["a"], "extra": {}}
+    save_file({"conv.weight": torch.zeros(2)}, path, {"rankwise": json.dumps(description)})
+
+
 def _other_weights(path: Path) -> None:
     lively(small(atss())).save(path)
     tensors = load_file(path)
@@ -106,6 +122,8 @@ def _other_weights(path: Path) -> None:
         (_pickle, "is no safetensors file, or damaged; nothing of it was run"),
         (_foreign, "does not say of which detector"),
         (_other_settings, "settings.head has no 'colour'.*another version"),
+        (_settings_that_load, "backbone.args sets checkpoint_path"),
+        (_settings_that_fetch, "timm has no backbone 'hf-hub"),
         (_other_weights, "weights and settings in it do not fit each other"),
     ],
 )
