@@ -22,15 +22,15 @@ from rankwise.data.outlines import CLASSES, clutter
 
 # How hard the dataset is. A small network trained for minutes should end at 30 to 70 AP, where losses still differ.
 MAX_OBJECTS = 8
-SMALLEST, LARGEST = 0.10, 0.65  # of the image's side, square root of width × height: a factor of 6.5
+SMALLEST, LARGEST = 0.14, 0.85  # of the image's side, square root of width × height: a factor of 6
 MAX_ASPECT = 2.5
-THINNEST = 0.065  # of the image's side: below ten pixels of 160 the outline no longer tells the class
+THINNEST = 0.08  # of the image's side: below ten pixels of 128 the outline no longer tells the class
 MOST_HIDDEN = 0.5  # of an object's area, behind others and beyond the border together
 OUTSIDE = 0.25  # of an object's size its centre may be beyond the border's distance
-CONTRAST = (26.0, 150.0)  # grey levels between object and background; the low end is hard to see under the noise
-CLUTTER = (2, 8)  # things behind the objects that belong to no class
-CLUTTER_IN_FRONT = 0.25  # chance of one more after each object
-NOISE = (2.0, 14.0)  # standard deviation in grey levels
+CONTRAST = (70.0, 160.0)  # grey levels between object and background
+CLUTTER = (1, 4)  # things behind the objects that belong to no class
+CLUTTER_IN_FRONT = 0.12  # chance of one more after each object
+NOISE = (2.0, 8.0)  # standard deviation in grey levels
 
 _SIZES = [round(SMALLEST * (LARGEST / SMALLEST) ** (k / 255) * 2**14) / 2**14 for k in range(256)]  # even in logarithm
 _SPLITS = {"train": 0, "val": 1, "test": 2}
@@ -266,7 +266,7 @@ class ShapesDataset(DetectionDataset):
         self,
         split: str = "train",
         images: int | None = None,
-        size: int = 160,
+        size: int = 128,
         seed: int = 0,
         cache: bool = True,
         transform: Transform | None = None,

@@ -19,8 +19,8 @@ class ShapesSettings:
         seed: Another seed, other images.
     """
 
-    size: int = 160
-    train_images: int = 2000
+    size: int = 128
+    train_images: int = 4000
     val_images: int = 250
     seed: int = 0
 

@@ -13,7 +13,7 @@ from rankwise.data.shapes import LARGEST, MAX_OBJECTS, SMALLEST, draw
 
 # The dataset is part of every published result on it. Change a dial of shapes.py and this changes: then say so in the
 # change log, since older results no longer compare.
-STORED = "e2f57c865c69e8e50c67cea01f22b36b2c881af0378c84374c88e36403b7b07f"
+STORED = "5f5ea300400e808b5b9fed82a48a2ebf3aab89e19c24005dd2ed45d2721682a9"
 
 
 def test_the_same_seed_gives_the_same_bytes_on_every_machine():
