@@ -67,7 +67,13 @@ function picture(item, run, filter, named) {
     const node = make(
       'div',
       {
-        class: `box ${classes}${fits ? '' : ' dim'}${y1 < image.height * 0.07 ? ' low' : ''}${x1 > image.width * 0.7 ? ' far' : ''}`,
+        class: [
+          'box',
+          classes,
+          fits ? '' : 'dim',
+          y1 < image.height * 0.07 ? 'low' : '',
+          x1 > image.width * 0.7 ? 'far' : '',
+        ].join(' '),
         style: {
           left: `${(100 * x1) / image.width}%`,
           top: `${(100 * y1) / image.height}%`,

@@ -72,7 +72,8 @@ const tip = {
   },
 };
 
-// Follows a pointer over an element. A finger leaves the glass after each tap: what it asked for stays until it asks elsewhere.
+// Follows a pointer over an element. A finger leaves the glass after each tap: what it asked for stays until it asks
+// elsewhere.
 function follow(element, point, leave) {
   element.addEventListener('pointermove', point);
   element.addEventListener('pointerdown', point);
@@ -91,7 +92,7 @@ function follow(element, point, leave) {
 function select(label, options, onChange) {
   const field = make(
     'select',
-    { on: { change: () => onChange(field.value) } },
+    { 'aria-label': label, on: { change: () => onChange(field.value) } },
     options.map(([value, text]) => make('option', { value }, text)),
   );
   return { node: make('label', { class: 'field' }, make('span', {}, label), field), field };

@@ -65,7 +65,8 @@ function errorTable() {
           'span',
           { class: 'tally' },
           MANY ? runLabel(r) : null,
-          ` ${whole(count(r, CORRECT))} right, ${whole(ERRORS.reduce((sum, kind) => sum + count(r, kind), 0))} errors at score ${short(cutScore(r))}`,
+          ` ${whole(count(r, CORRECT))} right, `,
+          `${whole(ERRORS.reduce((sum, kind) => sum + count(r, kind), 0))} errors at score ${short(cutScore(r))}`,
         ),
       ),
     );
@@ -130,11 +131,6 @@ function errorsByClass(run) {
 
 function errors() {
   byId('errors').append(
-    make(
-      'p',
-      { class: 'muted' },
-      'Counts follow the threshold above. “AP50 to gain” needs no threshold: by how much AP50 would rise if all errors of the kind were put right and nothing else changed; missed then means an object without a detection at any score.',
-    ),
     ...errorTable(),
     make(
       'details',

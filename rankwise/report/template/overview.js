@@ -128,7 +128,7 @@ function classTable() {
           'data-key': key,
         },
         label,
-        make('span', { 'aria-hidden': 'true' }, sortBy === key ? (downwards === (key !== 'name') ? ' ↓' : ' ↑') : ''),
+        sortBy === key ? make('span', { 'aria-hidden': 'true' }, downwards === (key !== 'name') ? ' ↓' : ' ↑') : null,
       );
     const heads = MANY
       ? RUNS.map((_, run) => head(run, runLabel(run)))
@@ -184,7 +184,8 @@ function overview() {
     make(
       'p',
       { class: 'muted' },
-      'AP in percent, mean over IoU 0.5 to 0.95 and classes. Small: below 32² pixels, large: above 96². PCC, SCC and KCC: Pearson, Spearman and Kendall correlation of score and IoU.',
+      'AP in percent, mean over IoU 0.5 to 0.95 and classes. Small: below 32² pixels, large: above 96². ',
+      'PCC, SCC and KCC: Pearson, Spearman and Kendall correlation of score and IoU.',
     ),
   );
   section.append(make('h3', {}, 'By class'), classTable());

@@ -156,11 +156,6 @@ function sweepChart(run) {
 function thresholds() {
   byId('threshold').append(
     make(
-      'p',
-      { class: 'muted' },
-      'A ranking loss orders detections; its scores are no probabilities, so the cut has to be found. Boxes with this score or more are kept, right from IoU 0.5 on. Move the slider, or drag in the chart: errors and images below follow.',
-    ),
-    make(
       'div',
       { class: 'grid wide' },
       RUNS.map((_, run) => sweepChart(run)),
@@ -170,11 +165,6 @@ function thresholds() {
 
 function scores() {
   byId('scores').append(
-    make(
-      'p',
-      { class: 'muted' },
-      'Where scores follow the IoU, the best box of an object survives non-maximum suppression. The line is the median score at each IoU, the dashed ones are the quartiles; stronger cells hold more detections.',
-    ),
     make(
       'div',
       { class: MANY ? 'grid wide' : 'grid half' },

@@ -1,0 +1,331 @@
+"""From runs to the page: what is read, what is chosen, what is refused, and that nothing in it can run or leave."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from made_runs import PaintedDataset, detect_around, make_run, opened, painted
+from PIL import Image
+
+from rankwise import cli
+from rankwise.data import DataError
+from rankwise.evaluation import sweep
+from rankwise.report import ReportError, numbers, write_report
+from rankwise.report.errors import Kind
+from rankwise.report.findings import comparison, findings
+from rankwise.report.page import SCRIPTS, page_data, render
+from rankwise.report.runs import open_run, run_names
+from rankwise.report.sheet import SIDE, box_rows, choose_images, image_errors, picture_rows
+
+CLASSES = ["cat", "dog", "cow"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "ape")
+
+
+def embedded(page: str) -> dict[str, Any]:
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert match
+    return json.loads(match.group(1))
+
+
+def test_a_report_holds_the_recipe_the_curves_and_the_numbers_of_the_evaluation(run: Path) -> None:
+    path = write_report([run])
+    assert path == run / "report.html"
+    data = embedded(path.read_text(encoding="utf-8"))
+    (own,) = data["runs"]
+    measured = json.loads((run / "eval.json").read_text())
+    assert own["summary"]["ap"] == pytest.approx(measured["ap"], abs=0.3)
+    assert own["summary"]["threshold"]["f1"] == pytest.approx(measured["thresholds"]["overall"]["f1"], abs=5e-3)
+    assert own["recipe"]["loss"] == "APELoss"
+    assert own["recipe"]["loss.lam"] == 8.0
+    assert own["curves"]["ap"] == {"x": [250.0, 500.0, 750.0, 1000.0], "y": [10.0, 20.0, 30.0, 40.0]}
+    assert len(own["curves"]["ranking"]["x"]) == 40
+    assert len(data["datasets"][0]["sheet"]) == len(own["boxes"]) == 30
+
+
+def test_every_pixel_of_a_report_is_inside_its_file(run: Path) -> None:
+    page = write_report([run]).read_text(encoding="utf-8")
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page)
+    assert "url(" not in page
+    assert "default-src 'none'" in page
+    assert len(page) < 2_000_000
+
+
+def test_the_only_script_that_may_run_is_the_one_in_the_template(run: Path) -> None:
+    page = write_report([run]).read_text(encoding="utf-8")
+    script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[-1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+
+
+def test_the_template_makes_no_html_of_text_and_lists_all_its_scripts() -> None:
+    template = resources.files("rankwise.report") / "template"
+    names = {entry.name for entry in template.iterdir()}
+    assert {name for name in names if name.endswith(".js")} == set(SCRIPTS)
+    for name in SCRIPTS:
+        text = (template / name).read_text(encoding="utf-8")
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "fetch(", "http:"):
+            assert word not in text.replace("http://www.w3.org/2000/svg", ""), f"{name}: {word}"
+
+
+def test_names_from_data_cannot_end_the_data_or_the_title() -> None:
+    dataset = painted(
+        ["</script><script>alert(1)</script>.png", "{{script}}<!--"], ["<img src=x onerror=alert(2)>", "b"]
+    )
+    data = page_data([opened(dataset, {}, name="</title><script>alert(3)</script>")])
+    page = render(data)
+    assert page.count("<script") == 2
+    assert "<img" not in page
+    assert "&lt;/title&gt;" in page
+    assert embedded(page) == json.loads(json.dumps(data))
+
+
+def test_a_folder_whose_name_is_no_text_is_reported_all_the_same(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "caf\udce9", images=3)
+    page = write_report([run], tmp_path / "out" / "page.html").read_text(encoding="utf-8")
+    assert "caf?" in page
+
+
+def test_the_sweep_of_a_page_holds_the_chosen_threshold_and_agrees_with_the_whole_sweep(run: Path) -> None:
+    data = open_run(run, "ape")
+    thin, whole = numbers.threshold_sweep(data.evaluation, data.errors), sweep(data.evaluation.matches)
+    assert thin["scores"] == sorted(thin["scores"])
+    assert numbers.score_text(data.evaluation.thresholds.overall.score) in thin["scores"]
+    assert max(thin["f1"]) == pytest.approx(whole.f1.max(), abs=1e-4)
+    for row in range(0, len(thin["scores"]), 10):
+        right, wrong = (
+            thin["correct"][row],
+            sum(thin[name][row] for name in ("background", "localisation", "class", "duplicate")),
+        )
+        assert thin["precision"][row] == pytest.approx(right / (right + wrong), abs=1e-4)
+        assert thin["recall"][row] == pytest.approx(right / data.evaluation.objects, abs=1e-4)
+
+
+def test_precision_recall_curves_are_those_of_the_evaluation(run: Path) -> None:
+    evaluation = open_run(run, "ape").evaluation
+    curves = numbers.precision_recall(evaluation)
+    assert curves["recall"][-1] == 1.0
+    for place, iou in enumerate(curves["ious"]):
+        expected = 1000 * evaluation.curves.at(iou)[::2]
+        assert np.abs(np.asarray(curves["classes"])[:, place].T - expected).max() <= 0.5
+        assert np.abs(np.asarray(curves["mean"][place]) - expected.mean(axis=1)).max() <= 0.5
+
+
+def test_the_density_counts_every_well_localised_detection_once(run: Path) -> None:
+    evaluation = open_run(run, "ape").evaluation
+    density = numbers.score_density(evaluation)
+    assert sum(cell[2] for cell in density["cells"]) == evaluation.correlation.n > 0
+    assert all(low <= middle <= high for _, low, middle, high in density["quartiles"])
+
+
+def test_a_recipe_is_flattened_with_classes_by_name() -> None:
+    recipe = {
+        "loss": {"class_path": "rankwise.losses.APELoss", "init_args": {"lam": 8.0}},
+        "model": {"neck": {"norm": "bn"}, "anchors": {"scales": [1.0, 2.0]}, "args": {}},
+    }
+    assert numbers.flat_recipe(recipe) == {
+        "loss": "APELoss",
+        "loss.lam": 8.0,
+        "model.neck.norm": "bn",
+        "model.anchors.scales": [1.0, 2.0],
+        "model.args": {},
+    }
+
+
+def test_curves_take_the_later_line_of_a_step_and_leave_out_what_is_no_number() -> None:
+    lines = [
+        {"kind": "train", "step": 2, "ranking": 0.4, "seconds": {"wait": 1}},
+        {"kind": "train", "step": 1, "ranking": 0.5, "box": float("nan")},
+        {"kind": "skipped", "step": 3, "ranking": 9.0},
+        {"kind": "train", "step": 2, "ranking": 0.3},
+        {"kind": "eval", "step": 2, "ap": None, "seconds": 2.0},
+    ]
+    assert numbers.training_curves(lines) == {"ranking": {"x": [1.0, 2.0], "y": [0.5, 0.3]}}
+
+
+def test_a_long_curve_is_averaged_in_blocks() -> None:
+    lines = [{"kind": "train", "step": step, "ranking": step % 2} for step in range(10_000)]
+    curve = numbers.training_curves(lines)["ranking"]
+    assert len(curve["x"]) == numbers.POINTS
+    assert np.allclose(curve["y"], 0.5, atol=0.03)
+
+
+def test_the_images_with_most_errors_over_all_runs_come_first() -> None:
+    dataset = painted([f"{number}.png" for number in range(4)], CLASSES)
+    perfect = {record.image_id: record for record in dataset.records}
+
+    def seen(wrong: dict[int, int]) -> dict[int, dict[str, torch.Tensor]]:
+        found = {}
+        for image, record in perfect.items():
+            extra = torch.tensor([[70.0, 70 + 3.0 * k, 90, 72 + 3.0 * k] for k in range(wrong.get(image, 0))]).reshape(
+                -1, 4
+            )
+            found[image] = {
+                "boxes": torch.cat([torch.from_numpy(record.boxes), extra]),
+                "scores": torch.full((len(record.boxes) + len(extra),), 0.9),
+                "labels": torch.cat([torch.from_numpy(record.labels), torch.zeros(len(extra), dtype=torch.int64)]),
+            }
+        return found
+
+    first, second = opened(dataset, seen({2: 3, 3: 1})), opened(dataset, seen({3: 4}))
+    assert image_errors(first).tolist() == [0, 3, 1, 0]
+    assert choose_images([first], 2) == [1, 2]
+    assert choose_images([first, second], 3) == [2, 1, 0]
+
+
+def test_boxes_of_an_image_say_what_became_of_each() -> None:
+    dataset = painted(["a.png", "b.png"], CLASSES)
+    record = dataset.records[1]
+    found = {
+        2: {
+            "boxes": torch.cat([torch.from_numpy(record.boxes[:1]), torch.tensor([[70.0, 70, 90, 90]])]),
+            "scores": torch.tensor([0.5, 0.25]),
+            "labels": torch.tensor([int(record.labels[0]), 0]),
+        }
+    }
+    rows = box_rows(opened(dataset, found).errors, 2)
+    assert rows["objects"] == [[0.5, None], [None, None]]
+    assert rows["detections"][0][4:] == [0.5, int(record.labels[0]), Kind.CORRECT, 1.0, 0]
+    assert rows["detections"][1] == [70.0, 70.0, 90.0, 90.0, 0.25, 0, Kind.BACKGROUND, 0.0, -1]
+    assert box_rows(opened(dataset, found).errors, 1) == {"detections": [], "objects": [[None, None], [None, None]]}
+
+
+def test_pictures_are_made_small_and_stop_at_the_budget() -> None:
+    dataset = painted([f"{number}.png" for number in range(5)], CLASSES, side=1500)
+    rows = picture_rows(dataset, [3, 1, 0], budget=10_000_000)
+    assert [row["name"] for row in rows] == ["3.png", "1.png", "0.png"]
+    picture = Image.open(io.BytesIO(base64.b64decode(rows[0]["src"].partition(",")[2])))
+    assert (picture.format, picture.size) == ("JPEG", (SIDE, SIDE))
+    assert (rows[0]["width"], rows[0]["height"]) == (1500, 1500)
+    size = len(base64.b64decode(rows[0]["src"].partition(",")[2]))
+    assert len(picture_rows(dataset, [0, 1, 2], budget=int(2.5 * size))) == 2
+    assert len(picture_rows(dataset, [0, 1, 2], budget=1)) == 1
+
+
+def test_an_image_that_is_gone_leaves_its_boxes_and_the_reason() -> None:
+    class Gone(PaintedDataset):
+        def load(self, index: int) -> Any:
+            raise DataError("a.png: there is no such file")
+
+    dataset = painted(["a.png"], CLASSES)
+    (row,) = picture_rows(Gone(dataset.records, dataset.classes, dataset.category_ids), [0])
+    assert (row["src"], row["fault"]) == (None, "a.png: there is no such file")
+    assert len(row["objects"]) == 2
+
+
+def test_sentences_name_the_costliest_errors_and_the_weakest_class(run: Path) -> None:
+    said = " ".join(findings(open_run(run, "ape")))
+    assert "on 30 images" in said
+    assert "Most would be gained from" in said
+    assert "Weakest class:" in said
+
+
+def test_a_run_without_objects_or_without_a_right_detection_says_so() -> None:
+    nothing = painted(["a.png"], CLASSES, objects=0)
+    assert "no objects" in findings(opened(nothing, {}))[0]
+    assert "No detection is right" in findings(opened(painted(["a.png"], CLASSES), {}))[1]
+
+
+def test_comparisons_say_by_how_much_and_refuse_other_images() -> None:
+    dataset = painted([f"{number}.png" for number in range(6)], CLASSES)
+    good, poor = opened(dataset, detect_around(dataset, 0, 0.01), "good"), opened(dataset, {}, "poor")
+    (sentence,) = comparison([poor, good])
+    assert sentence.startswith(f"good is {good.evaluation.ap:.1f} AP above poor; it gains most at")
+    assert comparison([poor, opened(dataset, {}, "twin")]) == ["twin and poor have the same AP, 0.0."]
+    (sentence,) = comparison([good, opened(dataset, {}, "far", dataset_key="other")])
+    assert "do not compare" in sentence
+
+
+def test_runs_on_other_images_have_sheets_of_their_own() -> None:
+    first, second = painted(["a.png"], CLASSES), painted(["b.png", "c.png"], ["cow"])
+    data = page_data([opened(first, {}), opened(second, {}, dataset_key="other")])
+    assert [[row["name"] for row in dataset["sheet"]] for dataset in data["datasets"]] == [
+        ["a.png"],
+        ["b.png", "c.png"],
+    ]
+    assert [len(run["boxes"]) for run in data["runs"]] == [1, 2]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    assert run_names([tmp_path / "a/run", tmp_path / "b/run", tmp_path / "c"]) == ["a/run", "b/run", "c"]
+
+
+def test_a_run_without_results_is_evaluated_first(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rankwise.evaluation import inference
+
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    (fresh / "recipe.yaml").write_bytes((run / "recipe.yaml").read_bytes())
+    (fresh / "best.safetensors").touch()
+    asked = []
+
+    def evaluate_run(folder: Path, **options: Any) -> None:
+        asked.append((folder, options))
+        for name in ("eval.json", "detections.json"):
+            (folder / name).write_bytes((run / name).read_bytes())
+
+    monkeypatch.setattr(inference, "evaluate_run", evaluate_run)
+    data = open_run(fresh, "fresh", device="cpu")
+    assert asked == [(fresh, {"data": None, "device": "cpu"})]
+    assert data.notes == ["There is no metrics.jsonl, so there are no curves of the training."]
+
+
+def test_a_report_says_when_its_numbers_are_not_those_of_eval_json(run: Path, tmp_path: Path) -> None:
+    changed = make_run(tmp_path / "changed", images=4)
+    values = json.loads((changed / "eval.json").read_text())
+    (changed / "eval.json").write_text(json.dumps(values | {"ap": 99.0}))
+    (note,) = open_run(changed, "changed").notes
+    assert "eval.json says AP 99.0" in note
+    assert open_run(run, "ape").notes == []
+
+
+def test_what_cannot_be_reported_is_refused_with_a_way_out(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"no recipe\.yaml"):
+        write_report([tmp_path])
+    with pytest.raises(ReportError, match="given twice"):
+        write_report([run, run / "."])
+    with pytest.raises(ReportError, match="which runs"):
+        write_report([])
+    with pytest.raises(ReportError, match="--images -1"):
+        write_report([run], images=-1)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    (begun / "recipe.yaml").write_bytes((run / "recipe.yaml").read_bytes())
+    with pytest.raises(ReportError, match="--resume"):
+        write_report([begun])
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["data"]["shapes"]["val_images"] = 2
+    for name in ("eval.json", "detections.json"):
+        (begun / name).write_bytes((run / name).read_bytes())
+    (begun / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(ReportError, match=r"does not fit the run's dataset.*rankwise eval"):
+        write_report([begun])
+
+
+def test_the_command_writes_a_page_and_prints_where(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["report", str(run), "--out", str(tmp_path / "page.html"), "--images", "3"])
+    assert capsys.readouterr().out.strip() == str(tmp_path / "page.html")
+    assert len(embedded((tmp_path / "page.html").read_text())["datasets"][0]["sheet"]) == 3
+
+
+def test_the_command_answers_a_wrong_folder_by_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["report", str(tmp_path / "nowhere")])
+    assert stopped.value.code == 2
+    assert "not a run of rankwise train" in capsys.readouterr().err
