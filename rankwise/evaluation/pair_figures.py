@@ -1,0 +1,195 @@
+"""Figures behind PAA on normalised scores: what the candidates' scores look like, and the clusters of one object.
+
+They belong to the paper's Fig. 2c (ranking and localisation scores lie apart until they are normalised for each object)
+and Fig. 3c (in the plane of the two the candidates fall into two clusters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rankwise.assign import PAA
+from rankwise.assign.base import Objects
+from rankwise.evaluation.colors import ACCENT, EMPHASIS
+from rankwise.evaluation.figures import _nothing, _panels, _style, save_figure
+from rankwise.structures import Predictions, Target
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FAINT, _RANKING, _LOCALIZATION = "#bbbbbb", "#E69F00", "#56B4E9"
+
+
+@dataclass(frozen=True)
+class CandidateScores:
+    """The scores of all candidates that PAA has clustered, one entry each.
+
+    Attributes:
+        object: Which object it is a candidate of, counted over all batches, int64 [M].
+        ranking: Sigmoid of the logit of the object's class, float64 [M].
+        localization: IoU of the predicted box with the object, float64 [M].
+        normalized_ranking: The same stretched to 0–1 for each object, float64 [M].
+        normalized_localization: Likewise.
+        lower: Whether it is in the cluster of the better ones, bool [M].
+        positive: Whether the object wants it as a positive, bool [M].
+    """
+
+    object: NDArray[np.int64]
+    ranking: NDArray[np.float64]
+    localization: NDArray[np.float64]
+    normalized_ranking: NDArray[np.float64]
+    normalized_localization: NDArray[np.float64]
+    lower: NDArray[np.bool_]
+    positive: NDArray[np.bool_]
+
+    def of(self, number: int) -> CandidateScores:
+        """The candidates of one object."""
+        mine = self.object == number
+        return CandidateScores(*(getattr(self, name)[mine] for name in self.__dataclass_fields__))
+
+
+@torch.no_grad()
+def candidate_scores(
+    batches: Iterable[tuple[Predictions, Sequence[Target]]], assigner: PAA | None = None
+) -> CandidateScores:
+    """Gathers the scores of the candidates of all objects.
+
+    Args:
+        batches: Predictions with their targets.
+        assigner: The PAA that clusters them; ``PAA()`` if not given.
+    """
+    assigner = assigner or PAA()
+    parts: list[list[NDArray[np.generic]]] = []
+    objects_before = 0
+    for predictions, targets in batches:
+        objects = Objects.of(targets, predictions.logits.shape[-1], predictions.logits.device)
+        if not len(objects):
+            continue
+        clusters = assigner.clusters(predictions, objects)
+        candidates, valid = clusters.candidates, clusters.place >= 0
+        raw = candidates.scores(predictions, objects)
+        scores = [*raw, *(candidates.normalized(score, len(objects)) for score in raw)]
+        place = clusters.place[valid]
+        columns = [candidates.object[place] + objects_before, *(score[place] for score in scores)]
+        columns += [clusters.lower[valid], clusters.positive[valid]]
+        parts.append([column.cpu().numpy() for column in columns])
+        objects_before += len(objects)
+    if not parts:
+        none = np.zeros(0)
+        return CandidateScores(none.astype(np.int64), none, none, none, none, none.astype(bool), none.astype(bool))
+    return CandidateScores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def score_distributions(scores: CandidateScores) -> Figure:
+    """How often each value of the two scores occurs, as predicted and stretched to 0–1 for each object.
+
+    Args:
+        scores: What :func:`candidate_scores` gave.
+    """
+    figure, panels = _panels(2, width=4.6, height=3.6)
+    pairs = (
+        ("as predicted", scores.ranking, scores.localization),
+        ("normalised for each object", scores.normalized_ranking, scores.normalized_localization),
+    )
+    edges = np.linspace(0, 1, 31).tolist()
+    for panel, (title, ranking, localization) in zip(panels, pairs, strict=True):
+        for name, values, color in (("ranking", ranking, _RANKING), ("localisation", localization, _LOCALIZATION)):
+            if not len(values):
+                _nothing(panel)
+                break
+            weights = np.full(len(values), 100 / len(values))
+            panel.hist(values, edges, weights=weights, color=color, alpha=0.35)
+            panel.hist(values, edges, weights=weights, color=color, histtype="step", linewidth=1.8, label=name)
+            panel.axvline(float(np.mean(values)), color=color, linewidth=1.5, linestyle="--")
+        if len(ranking):
+            panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+        _style(panel, "score (dashed: mean)", "% of the candidates", title)
+        panel.set_xlim(0, 1)
+    return figure
+
+
+def object_clusters(scores: CandidateScores, number: int | None = None) -> Figure:
+    """The candidates of one object in the plane of its two normalised scores, by the cluster they fell into.
+
+    Args:
+        scores: What :func:`candidate_scores` gave.
+        number: Which object; if not given, the one with the most candidates of those with two clusters.
+    """
+    figure, (panel,) = _panels(1, width=4.8, height=4.6)
+    if number is None:
+        number = _telling_object(scores)
+    mine = scores.of(number)
+    if len(mine.object):
+        ranking, localization = mine.normalized_ranking, mine.normalized_localization
+        groups = (("worse cluster", ~mine.lower, ACCENT), ("better cluster", mine.lower, EMPHASIS))
+        for name, members, color in groups:
+            panel.scatter(
+                ranking[members], localization[members], s=34, color=color, alpha=0.75, linewidths=0, label=name
+            )
+        chosen = mine.positive
+        panel.scatter(
+            ranking[chosen], localization[chosen], s=90, facecolors="none", edgecolors="black", label="positives"
+        )
+        panel.legend(fontsize=8, framealpha=0.85, edgecolor="none", loc="lower right")
+    else:
+        _nothing(panel)
+    title = f"{len(mine.object)} candidates of one object, {int(mine.positive.sum())} positive"
+    _style(panel, "ranking score, normalised", "localisation score, normalised", title)
+    panel.set_xlim(-0.04, 1.04)
+    panel.set_ylim(-0.04, 1.04)
+    return figure
+
+
+def draw_pair_figures(run: Path, out: Path | None = None, images: int = 64, device: str = "auto") -> list[Path]:
+    """Draws both figures from the best detector of a run on images of its validation split; returns the files.
+
+    Args:
+        run: Folder of the run.
+        out: Where the figures go; the run's folder if not given.
+        images: How many images to look at, the first of the split.
+        device: Where to compute.
+    """
+    from rankwise.data.loader import build_loader
+    from rankwise.data.transforms import EvalTransform
+    from rankwise.evaluation.inference import pick_device
+    from rankwise.models import Detector
+    from rankwise.models.plain import from_plain
+    from rankwise.training.datasets import open_split
+    from rankwise.training.recipe import read_section
+    from rankwise.training.settings import DataSettings
+
+    detector = Detector.load(run, device=pick_device(device)).eval()
+    settings = from_plain(DataSettings, read_section(run, "data"), "data")
+    dataset = open_split(settings, "val").with_transform(EvalTransform(detector.settings.input))
+    few = dataset.subset(list(range(min(images, len(dataset)))))
+    loader = build_loader(few, 8, shuffle=False, workers=0, divisor=detector.settings.input.divisor)
+    place = next(detector.parameters()).device
+
+    def batches() -> Iterable[tuple[Predictions, list[Target]]]:
+        with torch.no_grad():
+            for batch in loader.epoch(0):
+                yield detector(batch.images.to(place)), batch.targets
+
+    scores = candidate_scores(batches())
+    out = out or run
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = {"score_distributions.png": score_distributions(scores), "object_clusters.png": object_clusters(scores)}
+    for name, figure in drawn.items():
+        save_figure(figure, out / name)
+    return [out / name for name in drawn]
+
+
+def _telling_object(scores: CandidateScores) -> int:
+    """The object with the most candidates of those whose candidates fell into two clusters, the first of equals."""
+    if not len(scores.object):
+        return -1
+    count = np.bincount(scores.object)
+    lower = np.bincount(scores.object, weights=scores.lower)
+    return int(np.where((lower > 0) & (lower < count), count, 0).argmax())
