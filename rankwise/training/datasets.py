@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from rankwise.data.dataset import DetectionDataset
-from rankwise.data.shapes import ShapesDataset
-from rankwise.data.transforms import EvalTransform, TrainTransform
+from rankwise.data import DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
 from rankwise.models.settings import InputSettings
 from rankwise.training.settings import DataSettings
 
@@ -21,8 +19,6 @@ def open_split(data: DataSettings, split: str) -> DetectionDataset:
         shapes = data.shapes
         images = shapes.train_images if name == "train" else shapes.val_images
         return ShapesDataset(name, size=shapes.size, images=images, seed=shapes.seed)
-    from rankwise.data import open_dataset
-
     return open_dataset(data.path, name, skip_bad=data.skip_bad)
 
 

@@ -1,0 +1,163 @@
+"""Whole runs by the command line: built-in data, folders of every format, other losses, overfitting."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+import rankwise.losses
+from rankwise.cli import main
+from rankwise.losses.base import Loss
+from rankwise.models import Detector
+
+#: A detector small enough for tests.
+TINY = [
+    "--model.input.short_side=64",
+    "--model.input.max_side=96",
+    "--model.backbone.args={'channels': [8, 16, 24, 32]}",
+    "--model.neck.channels=16",
+    "--model.head.channels=16",
+    "--model.head.depth=1",
+    "--train.threads=1",
+]
+TINY_SHAPES = ["--data.shapes.train_images=8", "--data.shapes.val_images=4", "--data.shapes.size=64"]
+
+
+def train(run, *flags):
+    main(["train", "shapes", "--run", str(run), *TINY, "--epochs=1", "--batch_size=4", *flags])
+
+
+def test_a_run_is_a_folder_that_can_be_run_again(tmp_path, capsys):
+    train(tmp_path / "run", *TINY_SHAPES)
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"recipe.yaml", "metrics.jsonl", "last.ckpt", "best.safetensors", "eval.json", "detections.jpg"} <= files
+    recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert recipe["loss"]["class_path"].endswith("APELoss")
+    main(["train", str(tmp_path / "run" / "recipe.yaml"), "--run", str(tmp_path / "again")])
+    weights = [Detector.load(tmp_path / name).state_dict() for name in ("run", "again")]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert "a step took" in capsys.readouterr().out
+
+
+LOSSES = [
+    name
+    for name, item in vars(rankwise.losses).items()
+    if isinstance(item, type) and issubclass(item, Loss) and name not in ("Loss", "PairwiseError")
+]
+
+
+@pytest.mark.parametrize("loss", sorted(LOSSES))
+def test_any_loss_is_one_flag(tmp_path, loss):
+    bins = ["--model.head.coding=ltrb", "--model.head.bins=4"] if loss == "GeneralizedFocalLoss" else []
+    train(tmp_path / "run", *TINY_SHAPES, "--loss", loss, *bins)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["ranking"] is not None for line in lines if line["kind"] == "train")
+
+
+@pytest.mark.parametrize("assigner", ["IoUThreshold", "ATSS", "PAA"])
+def test_any_assigner_is_one_flag(tmp_path, assigner):
+    train(tmp_path / "run", *TINY_SHAPES, "--assign", assigner)
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["images"] == 4
+
+
+@pytest.mark.parametrize("folder", ["coco_folder", "voc_folder", "yolo_folder"])
+def test_a_folder_of_any_format_trains_evaluates_and_predicts(tmp_path, request, folder, capsys):
+    data = request.getfixturevalue(folder)
+    train(tmp_path / "run", "--data", str(data))
+    main(["eval", str(tmp_path / "run"), "--out", str(tmp_path / "out")])
+    assert (tmp_path / "out" / "eval.json").is_file()
+    image = next(path for path in sorted(data.rglob("*")) if path.suffix in (".jpg", ".png"))
+    main(["predict", str(tmp_path / "run"), str(image), "--out", str(tmp_path / "seen"), "--threshold=0"])
+    entries = json.loads((tmp_path / "seen" / "predictions.json").read_text())
+    assert [entry["image"] for entry in entries] == [str(image)]
+    assert (tmp_path / "seen" / entries[0]["picture"]).is_file()
+    capsys.readouterr()
+
+
+def test_mixed_precision_ema_accumulation_and_clipping_train(tmp_path):
+    flags = ["--precision=bf16", "--train.ema=0.9", "--train.accumulate=2", "--optimizer.clip_norm=1"]
+    train(tmp_path / "run", *TINY_SHAPES, *flags, "--optimizer.name=SGD", "--schedule.decay=step")
+    assert (tmp_path / "run" / "best.safetensors").is_file()
+
+
+def test_eight_images_are_learnt_by_heart(tmp_path):
+    flags = ["--epochs=60", "--train.evaluate_every=60", "--batch_size=8", "--data.val=train", "--data.augment.flip=0"]
+    size = ["--data.shapes.size=96", "--data.shapes.train_images=8", "--model.input.short_side=96"]
+    main(["train", "shapes", "--run", str(tmp_path / "run"), *size, *flags, "--optimizer.lr=0.004", "--train.ema=0"])
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["ap50"] > 90
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["train", "shape"], "one of"),
+        (["train", "--loss", "FocalLos"], "did you mean 'FocalLoss'"),
+        (["train", "--loss.lamm=4"], "did you mean 'lam'"),
+        (["train", "--assign", "PAB"], "no such class"),
+        (["train", "--optimizer.lrr=3"], "did you mean --optimizer.lr"),
+        (["train", "--epochs=many"], "int"),
+        (["train", "--model.backbone.name=resnet51", "--run", "RUN"], "timm has no backbone 'resnet51'"),
+        (["train", "--batch_size=0", "--run", "RUN"], "batch of 0 images"),
+        (["train", "--train.precision=16", "--train.accelerator=cpu", "--run", "RUN"], "bf16"),
+        (["train", "--resume", "RUN"], "no recipe.yaml"),
+        (["eval", "RUN"], "no recipe.yaml"),
+        (["predict", "RUN", "nothing.jpg"], "no such file"),
+        (["reproduce", "loses"], "did you mean 'losses'"),
+    ],
+)
+def test_a_mistake_is_answered_by_what_would_be_right(tmp_path, capsys, words, message):
+    words = [word.replace("RUN", str(tmp_path / "RUN")) for word in words]
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    said = capsys.readouterr()
+    assert stopped.value.code == 2
+    assert message in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_run_is_only_deleted_when_asked_and_nothing_else_ever(tmp_path, capsys):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"precious")
+    for flags in ([], ["--overwrite"]):
+        with pytest.raises(SystemExit):
+            train(tmp_path / "photos", *TINY_SHAPES, *flags)
+    assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"precious"
+    assert "it has no recipe.yaml" in capsys.readouterr().err
+
+
+def test_print_config_prints_the_whole_recipe(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--loss", "APLoss", "--print_config"])
+    recipe = yaml.safe_load(capsys.readouterr().out)
+    assert recipe["loss"]["class_path"].endswith("APLoss")
+    assert {"data", "model", "assign", "box", "optimizer", "schedule", "train"} <= set(recipe)
+
+
+@pytest.mark.parametrize(
+    "verb", [["train"], ["eval"], ["predict"], ["data", "check"], ["data", "shapes"], ["reproduce"]]
+)
+def test_every_verb_has_help(verb, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([*verb, "--help"])
+    assert stopped.value.code == 0
+    assert len(capsys.readouterr().out) > 200
+
+
+def test_the_built_in_dataset_written_out_passes_its_own_check(tmp_path, capsys):
+    flags = ["--shapes.train_images=6", "--shapes.val_images=3", "--shapes.size=64"]
+    main(["data", "shapes", str(tmp_path / "shapes"), *flags])
+    main(["data", "check", str(tmp_path / "shapes")])
+    assert "6" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "shapes", str(tmp_path / "shapes"), *flags])
+    assert stopped.value.code == 2
+    assert "not empty" in capsys.readouterr().err
+
+
+def test_checking_a_folder_with_faults_tells_them_and_exits_with_one(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "check", str(tmp_path / "nowhere")])
+    assert stopped.value.code == 1
+    assert "nowhere" in capsys.readouterr().out
