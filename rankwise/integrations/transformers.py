@@ -1,0 +1,142 @@
+"""Train Hugging Face transformers' detectors by ranking: RT-DETR, D-FINE, deformable DETR and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+from torchvision.ops import box_convert
+
+from rankwise.assign.pairs import paired_iou
+from rankwise.integrations.softmax import log_odds
+from rankwise.losses import APELoss
+from rankwise.losses.base import Loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    Model = TypeVar("Model", bound=PreTrainedModel)
+
+#: What the criteria of transformers call their classification losses, and the name under which each reports its value.
+CLASSIFICATION = {"labels": "loss_ce", "vfl": "loss_vfl", "focal": "loss_focal", "bce": "loss_bce", "mal": "loss_mal"}
+
+Match = tuple[Tensor, Tensor]
+
+
+def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0) -> Model:
+    """Makes a detector of transformers train by ranking, and returns it: the model itself is changed.
+
+    The call stays ``model(pixel_values, labels=labels).loss``. The classification loss (varifocal, focal, cross
+    entropy) gives way to the ranking loss, under the same name in ``loss_dict`` and with the weight that the config has
+    for it; matching and box losses stay the model's own. Samples are queries × classes: a matched query's own class is
+    its positive, with the IoU of its predicted box as quality, and all else is negative.
+
+    Every output that had a classification loss has a ranking of its own: the last decoder layer, the auxiliary ones,
+    the encoder's proposals and the denoising queries, where objects under little noise rank above those under so much
+    that they are to count as background. Models that report a softmax with a background class (DETR, YOLOS) have its
+    log-odds ranked.
+
+    Args:
+        model: One of transformers' models for object detection.
+        loss: Any loss of ``rankwise.losses``; APE loss if not given. ``APELoss(scope="image")`` ranks each image by
+            itself.
+        weight: Factor on the ranking loss, beside the weight that the model's config may have for it.
+
+    Raises:
+        TypeError: If the model is no detector of transformers, or of a kind whose loss cannot be replaced.
+    """
+    own = getattr(model, "loss_function", None)
+    if isinstance(own, _RankingFunction):
+        own = own.own
+    if not isinstance(own, FunctionType) or not _criteria(own):
+        raise TypeError(
+            "use_ranking takes a detector of transformers that leaves its loss to a criterion, such as RT-DETR, D-FINE "
+            f"or deformable DETR; {type(model).__name__} is none"
+        )
+    model.loss_function = _RankingFunction(own, loss or APELoss(), weight)
+    return model
+
+
+class _RankingFunction:
+    """Stands in for a model's loss function. No module, so that the model's state dict stays as it is.
+
+    Args:
+        own: The model's own loss function.
+        loss: What replaces the classification loss.
+        weight: Factor on it.
+    """
+
+    def __init__(self, own: FunctionType, loss: Loss, weight: float) -> None:
+        self.own = own
+        self.loss = loss
+        self.weight = weight
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # The function makes its criterion anew in every call, so there is none to change beforehand. A copy of the
+        # function finds ours under the criterion's name, and all other models keep theirs.
+        ours = {name: partial(self.criterion, kind) for name, kind in _criteria(self.own).items()}
+        names = {**self.own.__globals__, **ours}
+        copy = FunctionType(self.own.__code__, names, self.own.__name__, self.own.__defaults__, self.own.__closure__)
+        copy.__kwdefaults__ = self.own.__kwdefaults__
+        return copy(*args, **kwargs)
+
+    def criterion(self, kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The model's own criterion with another classification loss."""
+        criterion = kind(*args, **kwargs)
+        criterion.get_loss = partial(self.get_loss, criterion.get_loss, criterion.num_classes)
+        return criterion
+
+    def get_loss(
+        self,
+        own: Callable[..., dict[str, Tensor]],
+        classes: int,
+        name: str,
+        outputs: dict[str, Tensor],
+        targets: list[dict[str, Tensor]],
+        indices: list[Match],
+        *args: Any,
+        **kwargs: Any,
+    ) -> dict[str, Tensor]:
+        """One of the criterion's losses for one of the model's outputs, as its ``get_loss``."""
+        if name not in CLASSIFICATION:
+            return own(name, outputs, targets, indices, *args, **kwargs)
+        return {CLASSIFICATION[name]: self.weight * self.ranking(outputs, targets, indices, classes)}
+
+    def ranking(
+        self, outputs: dict[str, Tensor], targets: list[dict[str, Tensor]], indices: list[Match], classes: int
+    ) -> Tensor:
+        """The ranking loss over all queries of a batch.
+
+        Args:
+            outputs: ``logits`` [B, Q, C] (or C + 1 with the background last) and ``pred_boxes`` [B, Q, 4], cxcywh.
+            targets: ``class_labels`` and ``boxes``, one an image.
+            indices: The matched queries and their objects, one an image.
+            classes: C.
+        """
+        logits, boxes = outputs["logits"].float(), outputs["pred_boxes"].detach().float()
+        if logits.shape[-1] == classes + 1:
+            logits = log_odds(logits, background=classes)
+        labels = torch.full(logits.shape[:2], classes, device=logits.device)
+        quality = boxes.new_zeros(labels.shape)
+        image = torch.cat([torch.full_like(query, number) for number, (query, _) in enumerate(indices)])
+        query = torch.cat([query for query, _ in indices])
+        pairs = list(zip(targets, (matched for _, matched in indices), strict=True))
+        truth = torch.cat([target["boxes"][matched] for target, matched in pairs]).to(boxes)
+        labels[image, query] = torch.cat([target["class_labels"][matched] for target, matched in pairs]).to(labels)
+        quality[image, query] = paired_iou(_corners(boxes[image, query]), _corners(truth))
+        image_of = torch.arange(len(labels), device=logits.device).repeat_interleave(labels.shape[1])
+        return self.loss.to(logits.device)(logits.flatten(0, 1), labels.flatten(), quality.flatten(), image_of)
+
+
+def _criteria(function: FunctionType) -> dict[str, Callable[..., Any]]:
+    """The criteria that a loss function of transformers makes, by the name it calls them."""
+    found = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and hasattr(kind, "get_loss")}
+
+
+def _corners(boxes: Tensor) -> Tensor:
+    return box_convert(boxes, "cxcywh", "xyxy")
