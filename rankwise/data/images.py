@@ -10,14 +10,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
-from torch import Tensor
-from torchvision.io import ImageReadMode, decode_image
 
 from rankwise.data.errors import DataError
+
+if TYPE_CHECKING:  # an exported detector reads its images where there is no torch
+    from torch import Tensor
 
 #: Images with more pixels are refused: one of 50,000 × 50,000 would take 7.5 GB in each loader worker.
 MAX_PIXELS = 100_000_000
@@ -83,17 +84,40 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
             # torchvision decodes these a third faster than Pillow, and leaves a truncated file no way through.
             if _header(image).format in ("JPEG", "PNG"):
                 return _decode(data)
-            return torch.from_numpy(_rgb(image)).permute(2, 0, 1)
+            return _as_tensor(_rgb(image)).permute(2, 0, 1)
+
+
+def read_pixels(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """The same as ``read_image`` by Pillow alone, without torch: uint8 [H, W, 3].
+
+    Args:
+        path: The image file.
+        max_pixels: Refuse images with more pixels than this, before anything is decoded.
+
+    Raises:
+        DataError: When the file is missing, no image, damaged or too large.
+    """
+    with _naming(path), _open(path, path, max_pixels) as image:
+        return _rgb(image)
 
 
 def _decode(data: bytes) -> Tensor:
+    import torch
+    from torchvision.io import ImageReadMode, decode_image
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that the bytes are read-only; nothing writes to them
         encoded = torch.frombuffer(data, dtype=torch.uint8)
     image = decode_image(encoded, mode=ImageReadMode.RGB, apply_exif_orientation=True)
     if image.dtype == torch.uint16:
-        return torch.from_numpy((image.numpy() >> 8).astype(np.uint8))
+        return _as_tensor((image.numpy() >> 8).astype(np.uint8))
     return image
+
+
+def _as_tensor(pixels: np.ndarray) -> Tensor:
+    import torch
+
+    return torch.from_numpy(pixels)
 
 
 def _rgb(image: Image.Image) -> np.ndarray:

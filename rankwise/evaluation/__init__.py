@@ -1,12 +1,13 @@
 """Measure a detector: COCO's numbers, correlation of score and IoU, thresholds, figures and pictures."""
 
-from rankwise.evaluation.coco import Curves, Evaluation, evaluate
-from rankwise.evaluation.correlation import Correlation, correlate, localised
-from rankwise.evaluation.drawing import Seen, contact_sheet, draw_detections, draw_truth
-from rankwise.evaluation.matching import Matches, match
-from rankwise.evaluation.results import read_results, results_json, write_results
-from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table
-from rankwise.evaluation.thresholds import Sweep, Threshold, Thresholds, best_thresholds, sweep
+# ruff: noqa: F403, F405 - a type checker finds the names there, and a program when it asks for one
+
+from typing import TYPE_CHECKING
+
+from rankwise.lazily import lazily
+
+if TYPE_CHECKING:
+    from rankwise.evaluation.public import *
 
 __all__ = [
     "Correlation",
@@ -34,3 +35,6 @@ __all__ = [
     "sweep",
     "write_results",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, __all__)

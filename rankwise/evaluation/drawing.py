@@ -6,21 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
 
 from rankwise.evaluation.colors import RGB, class_color, text_color
 from rankwise.evaluation.matching import match
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
-from rankwise.structures import Detections, Target
+
+if TYPE_CHECKING:  # an exported detector draws where there is no torch
+    from torch import Tensor
+
+    from rankwise.structures import Detections, Target
 
 #: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or PIL's.
-Picture = Tensor | NDArray[np.uint8] | Image.Image
+Picture: TypeAlias = "Tensor | NDArray[np.uint8] | Image.Image"
 
 _INK, _PAPER = (40, 40, 40), (255, 255, 255)
 
@@ -132,18 +134,22 @@ def to_pil(image: Picture) -> Image.Image:
     """
     if isinstance(image, Image.Image):
         return image.convert("RGB") if image.mode != "RGB" else image.copy()
-    if isinstance(image, Tensor):
-        image = image.detach().cpu()
-        if image.is_floating_point():
-            image = (image.clamp(0, 1) * 255).round().to(torch.uint8)
-        if image.ndim != 3 or image.shape[0] not in (1, 3):
-            raise ValueError(f"a picture as a tensor is [3, H, W], not {list(image.shape)}")
-        image = image.permute(1, 2, 0).numpy()
+    if not isinstance(image, np.ndarray):
+        image = _pixels(image)
     if image.ndim == 2:
         image = image[..., None]
     if image.ndim != 3 or image.shape[2] not in (1, 3) or image.dtype != np.uint8:
         raise ValueError(f"a picture as an array is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}")
     return Image.fromarray(np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))))
+
+
+def _pixels(image: Tensor) -> NDArray[np.uint8]:
+    image = image.detach().cpu()
+    if image.is_floating_point():
+        image = (image.clamp(0, 1) * 255).round().byte()
+    if image.ndim != 3 or image.shape[0] not in (1, 3):
+        raise ValueError(f"a picture as a tensor is [3, H, W], not {list(image.shape)}")
+    return image.permute(1, 2, 0).numpy()
 
 
 def _tile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ from rich.console import Console
 from rankwise.data.errors import DataError
 from rankwise.data.images import IMAGE_ENDINGS, read_image
 from rankwise.evaluation.drawing import draw_detections
-from rankwise.evaluation.inference import pick_device
-from rankwise.models import Detector
 
 
 def find_images(words: Sequence[str]) -> list[Path]:
@@ -60,29 +58,63 @@ def predict_images(
         batch_size: Images at a time.
         device: Where to compute.
     """
-    console = Console(highlight=False)
+    from rankwise.evaluation.inference import pick_device
+    from rankwise.models import Detector
+
     files = find_images(words)
     detector = Detector.load(run, device=pick_device(device))
+    return predict_files(
+        files,
+        out,
+        read_image,
+        lambda images: detector.predict(images, threshold=threshold),
+        detector.classes,
+        batch_size,
+    )
+
+
+def predict_files(
+    files: Sequence[Path],
+    out: Path,
+    read: Callable[[Path], Any],
+    detect: Callable[[list[Any]], list[Any]],
+    classes: Sequence[str],
+    batch_size: int = 8,
+) -> list[dict[str, Any]]:
+    """Detects objects in files by whatever detector, draws them, and writes ``predictions.json``; needs no torch.
+
+    Args:
+        files: The images.
+        out: Folder for the pictures and the JSON file.
+        read: Turns a file into an image that ``detect`` takes.
+        detect: The detections of each of some images: boxes, scores and labels, as tensors or as arrays.
+        classes: Names of the labels.
+        batch_size: How many images are read and handed to ``detect`` at a time.
+
+    Raises:
+        DataError: Images that cannot be read, once all others are done.
+    """
+    console = Console(highlight=False)
     out.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     faults: list[str] = []
     pictures = _picture_names(files)
     for start in range(0, len(files), batch_size):
-        images, read = [], []
+        images, readable = [], []
         for file in files[start : start + batch_size]:
             try:
-                images.append(read_image(file))
-                read.append(file)
+                images.append(read(file))
+                readable.append(file)
             except DataError as error:
                 faults.append(str(error))
         if not images:
             continue
-        for file, image, detections in zip(read, images, detector.predict(images, threshold=threshold), strict=True):
+        for file, image, detections in zip(readable, images, detect(images), strict=True):
             picture = out / pictures[file]
-            draw_detections(image, detections, detector.classes).save(picture)
+            draw_detections(image, detections, classes).save(picture)
             columns = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
             objects = [
-                {"box": [round(side, 2) for side in box], "score": round(score, 6), "class": detector.classes[label]}
+                {"box": [round(side, 2) for side in box], "score": round(score, 6), "class": classes[label]}
                 for box, score, label in zip(*columns, strict=True)
             ]
             entries.append({"image": str(file), "picture": picture.name, "objects": objects})

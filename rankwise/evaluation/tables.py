@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from rankwise.structures import Detections
+if TYPE_CHECKING:  # detections of an exported detector are arrays, drawn where there is no torch
+    from rankwise.structures import Detections
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def detection_table(detections: Mapping[int, Detections], num_classes: int | Non
     """Columns of the detections of many images, the same whatever the order of the images.
 
     Args:
-        detections: Image id to that image's detections.
+        detections: Image id to that image's detections, tensors or arrays.
         num_classes: Labels must be below it, where given.
 
     Raises:
@@ -132,10 +132,14 @@ def detection_table(detections: Mapping[int, Detections], num_classes: int | Non
 
 
 def _joined(detections: Mapping[int, Detections], image_ids: Sequence[int], key: str) -> NDArray[np.float64]:
-    columns = [detections[image_id][key].detach() for image_id in image_ids]
+    columns: list[Any] = [detections[image_id][key] for image_id in image_ids]
     if not columns:
         return np.zeros(0)
-    return torch.cat(columns).cpu().to(torch.float64).numpy()
+    if isinstance(columns[0], np.ndarray):
+        return np.concatenate(columns).astype(np.float64)
+    import torch
+
+    return torch.cat(columns).detach().cpu().to(torch.float64).numpy()
 
 
 def _refuse(bad: Any, image_ids: NDArray[np.int64], what: str) -> None:

@@ -1,20 +1,13 @@
 """Detectors: settings, the network, and what becomes of its output."""
 
-from rankwise.models.detector import Detector
-from rankwise.models.images import input_size, resize_for_input, stack_images
-from rankwise.models.settings import (
-    AnchorSettings,
-    BackboneSettings,
-    DetectorSettings,
-    HeadSettings,
-    InputSettings,
-    ModelError,
-    NeckSettings,
-    PostprocessSettings,
-    atss,
-    fcos,
-    retinanet,
-)
+# ruff: noqa: F403, F405 - a type checker finds the names there, and a program when it asks for one
+
+from typing import TYPE_CHECKING
+
+from rankwise.lazily import lazily
+
+if TYPE_CHECKING:
+    from rankwise.models.public import *
 
 __all__ = [
     "AnchorSettings",
@@ -33,3 +26,6 @@ __all__ = [
     "retinanet",
     "stack_images",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, __all__)

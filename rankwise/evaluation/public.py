@@ -1,0 +1,11 @@
+"""What the room offers, by the names under which it is to be had from the room itself."""
+
+# ruff: noqa: F401 - used by those who import the room
+
+from rankwise.evaluation.coco import Curves, Evaluation, evaluate
+from rankwise.evaluation.correlation import Correlation, correlate, localised
+from rankwise.evaluation.drawing import Seen, contact_sheet, draw_detections, draw_truth
+from rankwise.evaluation.matching import Matches, match
+from rankwise.evaluation.results import read_results, results_json, write_results
+from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table
+from rankwise.evaluation.thresholds import Sweep, Threshold, Thresholds, best_thresholds, sweep

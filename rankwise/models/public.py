@@ -1,0 +1,20 @@
+"""What the room offers, by the names under which it is to be had from the room itself."""
+
+# ruff: noqa: F401 - used by those who import the room
+
+from rankwise.models.detector import Detector
+from rankwise.models.images import resize_for_input, stack_images
+from rankwise.models.settings import (
+    AnchorSettings,
+    BackboneSettings,
+    DetectorSettings,
+    HeadSettings,
+    InputSettings,
+    ModelError,
+    NeckSettings,
+    PostprocessSettings,
+    atss,
+    fcos,
+    retinanet,
+)
+from rankwise.models.sizes import input_size
