@@ -331,7 +331,8 @@ class Run:
                 seconds = round(time.monotonic() - start, 2)
                 line = {"kind": "eval", "step": at.step, "epoch": at.epoch, "seconds": seconds, "faults": len(faults)}
                 self.tracker.write({**line, "ap": result.ap, "ap50": result.ap50, "ap75": result.ap75})
-                best = ap > at.best_ap
+                # Validation images without objects give no AP: then the latest detector is as good as any.
+                best = ap > at.best_ap or result.ap is None
                 self.tracker.say(
                     f"epoch {at.epoch + 1}: AP {_shown(result.ap)}  AP50 {_shown(result.ap50)}  "
                     f"AP75 {_shown(result.ap75)}{'  (best so far)' if best else ''}"

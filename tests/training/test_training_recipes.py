@@ -1,0 +1,38 @@
+"""Every recipe that comes with the package parses, says what it is, and trains."""
+
+import json
+
+import pytest
+from data_folders import write_coco_folder
+
+from rankwise.cli import main
+from rankwise.training.recipe import built_in_recipes, parse_recipe
+
+SMALL = [
+    "--model.input.short_side=64",
+    "--model.input.max_side=64",
+    "--model.backbone.pretrained=false",
+    "--data.train=train",
+    "--data.val=val",
+    "--data.augment.short_sides=[]",
+    "--data.augment.max_side=null",
+    "--data.workers=0",
+    "--model.postprocess.score_threshold=0",
+]
+
+
+@pytest.mark.parametrize("name", sorted(built_in_recipes()))
+def test_a_recipe_says_its_command_and_parses(name):
+    head = built_in_recipes()[name].read_text().splitlines()[:4]
+    assert head[0].startswith("# ")
+    assert any("Command: rankwise train" in line for line in head)
+    assert parse_recipe(["--config", name]).loss is not None
+
+
+@pytest.mark.parametrize("name", sorted(built_in_recipes()))
+def test_a_recipe_trains_two_steps_on_tiny_images(tmp_path, name):
+    folder = write_coco_folder(tmp_path / "data", train=2, val=1)
+    flags = ["--epochs=2", "--batch_size=2", "--train.evaluate_every=2"]
+    main(["train", name, "--data", str(folder), "--run", str(tmp_path / "run"), *SMALL, *flags])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert max(line["step"] for line in lines) == 2
