@@ -41,8 +41,10 @@ def with_gradient(logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def world_positives(samples: Samples) -> Tensor:
-    """The number of positives a process has on average, at least 1: what sums over samples are divided by."""
-    return world_average(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=1)
+    """The number of positives a process has on average, of at least 1 in all: what sums over samples are divided by."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    one_in_all = 1 / torch.distributed.get_world_size() if distributed else 1
+    return world_average(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=one_in_all)
 
 
 def row_blocks(samples: Samples) -> tuple[list[slice], list[slice]]:
