@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import os
 import threading
 import time
@@ -14,6 +16,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from rankwise.training.settings import TrainSettings
 
@@ -25,6 +28,11 @@ class SettingsError(ValueError):
 class StoppedElsewhere(Exception):
     """Another process has stopped the run, and says why."""
 
+
+# Running statistics are those of rank 0, as is DDP's way, but they are sent when they are read and not at each forward:
+# a process that fails before its forward then leaves no other waiting in it. Newer versions of torch call it so:
+_NEW_NAME = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_DDP = {"forward_sync_buffers" if _NEW_NAME else "broadcast_buffers": False}
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
@@ -56,9 +64,8 @@ def build_fabric(settings: TrainSettings) -> Fabric:
     if not on_cpu and torch.cuda.is_available() and local > torch.cuda.device_count():
         raise SettingsError(f"--devices {local}: this machine has {torch.cuda.device_count()} GPUs")
     share_of_batch(settings.batch_size, local * nodes)
-    # Running statistics are those of rank 0 as with DDP's own way, but sent when they are read and not at each forward:
-    # a process that fails before its forward then leaves no other waiting in it.
-    strategy = DDPStrategy(broadcast_buffers=False) if local * nodes > 1 else "auto"
+    strategy = DDPStrategy(**_DDP) if local * nodes > 1 else "auto"  # type: ignore[arg-type]
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would tell its rank
     return Fabric(
         accelerator=accelerator,
         devices=local,

@@ -27,6 +27,7 @@ SHORT_FLAGS = {
     "--seed": "--train.seed",
     "--devices": "--train.devices",
     "--precision": "--train.precision",
+    "--folder": "--run",  # torchrun takes --run for a part of its own --run-path
 }
 
 

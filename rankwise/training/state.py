@@ -68,7 +68,7 @@ class RunState:
             "progress": asdict(self.progress),
             "detector": self.detector.state_dict(),
             "criterion": self.criterion.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": {"state": self.optimizer.state_dict()["state"], "weights": self._weights()},
             "ema": self.ema.module.state_dict() if self.ema is not None else None,
             "precision": self.precision.state_dict(),
             "fixed": self.fixed,
@@ -93,12 +93,16 @@ class RunState:
                 self.ema.module.load_state_dict(state["ema"] or state["detector"])
             if state["precision"]:
                 self.precision.load_state_dict(state["precision"])
-            groups = self.optimizer.state_dict()["param_groups"]
-            if [group["params"] for group in groups] != [g["params"] for g in state["optimizer"]["param_groups"]]:
+            if self._weights() != state["optimizer"]["weights"]:
                 raise ValueError("other weights are trained now")
+            groups = self.optimizer.state_dict()["param_groups"]
             self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
         for name, value in state["progress"].items():
             setattr(self.progress, name, value)
+
+    def _weights(self) -> list[list[int]]:
+        """The numbers of the weights in each of the optimiser's groups."""
+        return [group["params"] for group in self.optimizer.state_dict()["param_groups"]]
 
 
 def fixed_settings(recipe: Recipe, classes: list[str], images: int) -> dict[str, Any]:
@@ -134,9 +138,7 @@ def _changed(name: str, before: Any, now: Any) -> str:
     advice = ""
     if name == "--train.batch_size":
         advice = "; for less memory add --train.accumulate 2, which takes the same steps in parts"
-    return (
-        f"a run that goes on keeps {name} {before}, and now it is {now}. Leave the flag out, or start a new run{advice}"
-    )
+    return f"a run that goes on keeps {name} {before}, now it is {now}. Leave the flag out, or start a new run{advice}"
 
 
 @contextmanager
