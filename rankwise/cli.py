@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jsonargparse import ArgumentParser
 
@@ -19,6 +19,8 @@ USAGE = """rankwise: object detectors trained by ranking
   rankwise train --resume RUN                                            go on with a run that was stopped
   rankwise eval RUN [--data DIR]                                         measure a trained run as COCO does
   rankwise predict RUN IMAGES…                                           detect objects in files, folders, globs
+  rankwise predict MODEL.onnx IMAGES…                                    the same by an exported run, without torch
+  rankwise export RUN [--nms inside]                                     write an ONNX file, checked against the run
   rankwise report RUN…                                                   one HTML page that explains a run, or compares
   rankwise data check DIR                                                what is in a dataset, and what is wrong with it
   rankwise data shapes DIR                                               write the built-in dataset as a COCO folder
@@ -132,10 +134,8 @@ def evaluate(words: list[str]) -> None:
 
 def predict(words: list[str]) -> None:
     """Detects objects in images."""
-    from rankwise.evaluation.predict import predict_images
-
     parser = _parser("predict", "Detect objects in images: annotated pictures and one JSON file.")
-    parser.add_argument("run", type=str, help="Folder of the run, or a .safetensors file of it.")
+    parser.add_argument("run", type=str, help="Folder of the run, or a .safetensors or .onnx file of it.")
     parser.add_argument("images", type=str, nargs="+", help="Image files, folders and globs.")
     parser.add_argument("--out", type=str, default="predictions", help="Folder for pictures and predictions.json.")
     parser.add_argument(
@@ -144,9 +144,31 @@ def predict(words: list[str]) -> None:
     parser.add_argument("--batch_size", type=int, default=8, help="Images at a time.")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     config = _parse(parser, words)
+    if Path(config.run).suffix.lower() == ".onnx":
+        from rankwise.export.predict import predict_images  # where there is no torch
+    else:
+        from rankwise.evaluation.predict import predict_images
     predict_images(
         Path(config.run), config.images, Path(config.out), config.threshold, config.batch_size, config.device
     )
+
+
+def export(words: list[str]) -> None:
+    """Writes a run as an ONNX file."""
+    from rankwise.export.onnx import OPSET, export_run
+
+    parser = _parser("export", "Write a trained run as an ONNX file, after a check that it says what the run says.")
+    parser.add_argument("run", type=str, help="Folder of the run, or a .safetensors file of it.")
+    parser.add_argument("--out", type=str, help="The file (default: model.onnx in the run's folder).")
+    parser.add_argument(
+        "--nms",
+        type=Literal["inside", "outside"],
+        default="outside",
+        help="Whether the file gives final detections, or scores and boxes of all anchors.",
+    )
+    parser.add_argument("--opset", type=int, default=OPSET, help="Version of ONNX's operators.")
+    config = _parse(parser, words)
+    export_run(Path(config.run), Path(config.out) if config.out else None, config.nms, config.opset)
 
 
 def report(words: list[str]) -> None:
@@ -219,6 +241,7 @@ VERBS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "eval": evaluate,
     "predict": predict,
+    "export": export,
     "report": report,
     "data check": data_check,
     "data shapes": data_shapes,

@@ -1,0 +1,150 @@
+"""Does an ONNX file say the same as the detector it was made from? Both look at random images of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankwise.models import Detector, ModelError, input_size
+from rankwise.structures import Detections, Predictions
+
+#: The most that boxes (pixels) and scores may differ. Convolutions add in another order there, which costs float32
+#: a few millionths of a value; a box a thousand pixels long then moves by some ten-thousandths of a pixel.
+BOX_TOLERANCE = 1e-3
+SCORE_TOLERANCE = 1e-4
+#: Two boxes whose overlap is the threshold's but for rounding may be judged differently by two suppressions.
+MATCHED_TOLERANCE = 0.99
+
+#: Batch, height and width.
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The largest ones found.
+
+    Attributes:
+        boxes: In pixels, of boxes cut to the image.
+        scores: Of scores.
+        images: How many images were looked at.
+        matched: Which part of the detections both have, where suppression is part of the file.
+    """
+
+    boxes: float
+    scores: float
+    images: int
+    matched: float = 1.0
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.images} random images: boxes differ by at most {self.boxes:.1e} pixels, scores by {self.scores:.1e}"
+        )
+        return text if self.matched == 1.0 else f"{text}; {self.matched:.2%} of the detections are the same"
+
+    def check(self) -> None:
+        """Raises ModelError if they are too large; what is not a number is."""
+        if (
+            self.boxes <= BOX_TOLERANCE
+            and self.scores <= SCORE_TOLERANCE
+            and self.matched >= MATCHED_TOLERANCE
+            and self.images
+        ):
+            return
+        raise ModelError(
+            f"the exported model does not say what the detector says ({self}; allowed are {BOX_TOLERANCE:g} and "
+            f"{SCORE_TOLERANCE:g}). No file was written"
+        )
+
+
+def shapes_to_check(detector: Detector) -> list[Shape]:
+    """Shapes of batches that are worth looking at: the usual size, lying and standing, and some odd ones."""
+    coarsest = max(detector.neck.strides)
+    high, wide = input_size(3, 4, detector.settings.input)
+    return [
+        (1, high, wide),
+        (1, wide, high),
+        (2, 2 * coarsest, 3 * coarsest),
+        (3, coarsest + 1, 3 * coarsest - 7),
+        (1, 2 * coarsest + 17, coarsest + 5),
+    ]
+
+
+@torch.no_grad()
+def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int = 0) -> Differences:
+    """Scores and boxes of all anchors, by torch and by onnxruntime.
+
+    Args:
+        detector: The detector, in eval mode.
+        session: The file with suppression outside.
+        shapes: Of the batches of random images.
+        seed: Of the images.
+    """
+    boxes = scores = 0.0
+    for images in _random_images(shapes, seed):
+        predictions = detector(images)
+        there = session.run(["scores", "boxes", "levels"], {"images": images.numpy()})
+        sides = np.array([images.shape[3], images.shape[2]] * 2, dtype=np.float32)
+        here = predictions.logits.sigmoid().numpy(), predictions.boxes.numpy()
+        levels = np.repeat(np.arange(len(predictions.level_sizes)), predictions.level_sizes)
+        if here[0].shape != there[0].shape or here[1].shape != there[1].shape or not np.array_equal(levels, there[2]):
+            raise ModelError(f"the exported model gives {there[0].shape} scores where the detector has {here[0].shape}")
+        # np.maximum hands NaN on.
+        scores = float(np.maximum(scores, np.abs(here[0] - there[0]).max()))
+        boxes = float(np.maximum(boxes, np.abs(here[1].clip(0, sides) - there[1].clip(0, sides)).max()))
+    return Differences(boxes, scores, sum(shape[0] for shape in shapes))
+
+
+@torch.no_grad()
+def compare_detections(
+    detector: Detector, session: Any, inside: Any, shapes: Sequence[Shape], seed: int = 0
+) -> Differences:
+    """Detections that the file's suppression finds, and those that the detector's finds in the same scores and boxes.
+
+    Args:
+        detector: The detector.
+        session: The file with suppression outside.
+        inside: The file with suppression inside.
+        shapes: Of the batches of random images.
+        seed: Of the images.
+    """
+    settings = replace(detector.settings.postprocess, score_voting=False)
+    boxes, scores, matched, total = 0.0, 0.0, 0, 0
+    for images in _random_images(shapes, seed):
+        # Some images are smaller than their batch.
+        sizes = [(images.shape[2] - 9 * index, images.shape[3] - 5 * index) for index in range(len(images))]
+        found = inside.run(None, {"images": images.numpy(), "sizes": np.array(sizes, dtype=np.int64)})
+        for index, wanted in enumerate(_suppress_here(detector, session, images, sizes, settings)):
+            n = int(found[3][index])
+            own = {name: column[index, :n] for name, column in zip(("boxes", "scores", "labels"), found, strict=False)}
+            total += max(n, len(wanted["scores"]))
+            for box, score, label in zip(
+                *(wanted[name].numpy() for name in ("boxes", "scores", "labels")), strict=True
+            ):
+                away = np.abs(own["boxes"] - box).max(axis=1) + 1e9 * (own["labels"] != label)
+                if len(away) and away.min() <= 1:
+                    matched += 1
+                    boxes = float(np.maximum(boxes, away.min()))
+                    scores = float(np.maximum(scores, abs(own["scores"][away.argmin()] - score)))
+    return Differences(boxes, scores, sum(shape[0] for shape in shapes), matched / total if total else 1.0)
+
+
+def _suppress_here(
+    detector: Detector, session: Any, images: torch.Tensor, sizes: list[tuple[int, int]], settings: Any
+) -> list[Detections]:
+    from rankwise.models.postprocess import postprocess
+
+    scores, boxes, levels = session.run(["scores", "boxes", "levels"], {"images": images.numpy()})
+    counts = tuple(np.bincount(levels).tolist())
+    # In double precision, so that the way back from score to logit costs nothing.
+    logits = torch.from_numpy(scores).double().logit()
+    predictions = Predictions(logits, torch.from_numpy(boxes), torch.from_numpy(boxes[0]), counts)
+    return postprocess(predictions, sizes, sizes, settings)
+
+
+def _random_images(shapes: Sequence[Shape], seed: int) -> list[torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, 256, (b, 3, h, w), dtype=torch.uint8, generator=random) for b, h, w in shapes]

@@ -1,0 +1,89 @@
+"""What an exported detector must know about itself, kept as JSON in the ONNX file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rankwise.models.plain import ModelError, from_plain
+from rankwise.models.settings import InputSettings, PostprocessSettings
+
+#: The name of the JSON text among the metadata of the ONNX file.
+KEY = "rankwise"
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Settings of an exported detector.
+
+    Attributes:
+        classes: Names of the labels.
+        input: How images are resized and padded; they are normalised by the exported network.
+        postprocess: How its output becomes detections.
+        thresholds: Score above which a class is reported, by its name; None if the run was never evaluated.
+        nms: Whether suppression is part of the network (inside) or left to the caller (outside).
+    """
+
+    classes: list[str]
+    input: InputSettings
+    postprocess: PostprocessSettings
+    thresholds: dict[str, float] | None
+    nms: Literal["inside", "outside"]
+
+    def to_json(self) -> str:
+        """The text that goes into the file."""
+        return json.dumps({"format": _FORMAT, **asdict(self)})
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], name: str) -> Manifest:
+        """Settings from the metadata of an ONNX file.
+
+        Args:
+            metadata: Texts by name.
+            name: The file, for errors.
+
+        Raises:
+            ModelError: If the file is none of ``rankwise export``.
+        """
+        if KEY not in metadata:
+            raise ModelError(
+                f"{name} is an ONNX model, but none that rankwise wrote: it says nothing about classes and input size. "
+                "Expected a file of: rankwise export RUN"
+            )
+        try:
+            values: dict[str, Any] = json.loads(metadata[KEY])
+            if values["format"] != _FORMAT:
+                raise ModelError(f"it has format {values['format']}, this version reads {_FORMAT}")
+            thresholds, nms = values["thresholds"], values["nms"]
+            if nms not in ("inside", "outside"):
+                raise ModelError(f"nms is {nms!r}: expected inside or outside")
+            classes = [str(item) for item in values["classes"]]
+            return cls(
+                classes,
+                from_plain(InputSettings, values["input"], "input"),
+                from_plain(PostprocessSettings, values["postprocess"], "postprocess"),
+                None if thresholds is None else {item: float(thresholds[item]) for item in classes},
+                nms,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"{error}" if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
+            raise ModelError(
+                f"{name}: what rankwise wrote into it cannot be read ({reason}). Export the run anew"
+            ) from error
+
+    def limits(self, threshold: float | None) -> list[float]:
+        """The least score of each class.
+
+        Args:
+            threshold: The same for all, if given.
+        """
+        if threshold is not None:
+            if not 0 <= threshold <= 1:
+                raise ModelError(f"threshold is {threshold}: scores are from 0 to 1")
+            return [threshold] * len(self.classes)
+        if self.thresholds is None:
+            return [self.postprocess.score_threshold] * len(self.classes)
+        return [self.thresholds[name] for name in self.classes]

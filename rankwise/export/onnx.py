@@ -1,0 +1,222 @@
+"""A detector to an ONNX file, which is checked before it is left behind."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from rankwise.export.comparison import compare, compare_detections, shapes_to_check
+from rankwise.export.manifest import KEY, Manifest
+from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
+from rankwise.export.runtime import INSTALL, open_session
+from rankwise.models import Detector, ModelError
+
+#: Written by torch's exporter without conversion, and read by every onnxruntime since 2023.
+OPSET = 18
+
+Nms = Literal["inside", "outside"]
+
+
+class Network(nn.Module):
+    """A detector as far as it is exported: from images of bytes to scores and boxes of all anchors.
+
+    Args:
+        detector: The detector.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        self.detector = detector
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores [B, A, C], boxes [B, A, 4] and the level of each anchor [A]."""
+        predictions = self.detector(images)
+        levels = [torch.full((size,), level, dtype=torch.int64) for level, size in enumerate(predictions.level_sizes)]
+        return predictions.logits.sigmoid(), predictions.boxes, torch.cat(levels)
+
+
+def export_run(run: Path, out: Path | None = None, nms: Nms = "outside", opset: int = OPSET) -> Path:
+    """Writes a trained run as an ONNX file and says how far it is from the original; returns the file.
+
+    Args:
+        run: Folder of the run, or its file of weights.
+        out: The file; ``model.onnx`` in the run's folder, or beside its file, if not given.
+        nms: Whether suppression is part of the file.
+        opset: Version of ONNX's operators.
+
+    Raises:
+        ModelError: If this is no run, a package is missing, or the file does not say what the detector says; then
+            none is left behind.
+    """
+    detector = Detector.load(run)
+    out = out or (run if run.is_dir() else run.parent) / "model.onnx"
+    return export_detector(detector, out, nms, opset, Console(highlight=False))
+
+
+def export_detector(
+    detector: Detector, out: Path, nms: Nms = "outside", opset: int = OPSET, console: Console | None = None
+) -> Path:
+    """Writes a detector as an ONNX file, once it has been checked; returns the file.
+
+    Args:
+        detector: The detector, on the CPU.
+        out: The file.
+        nms: Whether suppression is part of the file.
+        opset: Version of ONNX's operators.
+        console: Where to say how far the file is from the original.
+    """
+    console = console or Console(quiet=True)
+    _require_packages()
+    _require_possible(detector, opset)
+    detector = detector.eval()
+    console.print("exporting; this takes about a minute …")
+    return write_checked(detector, trace(detector, opset), out, nms, console)
+
+
+def trace(detector: Detector, opset: int = OPSET) -> Any:
+    """The network of a detector as an ONNX model, for images of any number, height and width.
+
+    Args:
+        detector: The detector, on the CPU and in eval mode.
+        opset: Version of ONNX's operators.
+    """
+    # No level may be one pixel wide, or the trace would be for such images alone.
+    coarsest = max(detector.neck.strides)
+    images = torch.zeros(2, 3, 2 * coarsest, 3 * coarsest, dtype=torch.uint8)
+    dynamic = torch.export.Dim.DYNAMIC
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # about torch's own inner workings
+        program = torch.onnx.export(
+            Network(detector).eval(),
+            (images,),
+            dynamo=True,
+            opset_version=opset,
+            input_names=["images"],
+            output_names=["scores", "boxes", "levels"],
+            dynamic_shapes=({0: dynamic, 2: dynamic, 3: dynamic},),
+            verbose=False,
+        )
+    assert program is not None
+    model = program.model_proto
+    _tidy(model, len(detector.classes))
+    return model
+
+
+def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console: Console) -> Path:
+    """Writes a traced network with its settings, after a check; a file that fails it is not left behind.
+
+    Args:
+        detector: The detector.
+        network: What ``trace`` gave.
+        out: The file.
+        nms: Whether suppression shall be part of it.
+        console: Where to say how far the file is from the original.
+    """
+    import onnx
+
+    threads = torch.get_num_threads()
+    shapes = shapes_to_check(detector)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as folder:
+        plain, final = Path(folder) / "network.onnx", Path(folder) / "model.onnx"
+        onnx.save(_described(network, detector, "outside"), plain)
+        session = open_session(plain, threads=threads)
+        differences = compare(detector, session, shapes)
+        differences.check()
+        console.print(f"checked against torch on {differences}", soft_wrap=True)
+        if nms == "inside":
+            onnx.save(_described(with_nms(network, detector), detector, "inside"), final)
+            inside = open_session(final, threads=threads)
+            differences = compare_detections(detector, session, inside, shapes)
+            differences.check()
+            console.print(f"suppression checked on {differences}", soft_wrap=True)
+            if detector.settings.postprocess.score_voting:
+                console.print("this run votes on boxes, which ONNX has no operator for: the file does without")
+        (final if nms == "inside" else plain).replace(out)
+    console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)", soft_wrap=True, markup=False)
+    return out
+
+
+def with_nms(network: Any, detector: Detector) -> Any:
+    """A traced network with suppression behind it.
+
+    Args:
+        network: What ``trace`` gave.
+        detector: The detector, for its settings.
+    """
+    import onnx
+
+    settings = _settings_inside(detector)
+    tail = nms_graph(settings, len(detector.classes), len(detector.neck.strides))
+    model = onnx.ModelProto()
+    model.CopyFrom(network)
+    model.graph.node.extend(tail.node)
+    model.graph.input.extend(value for value in tail.input if value.name == TAKES[-1])
+    del model.graph.output[:]
+    model.graph.output.extend(tail.output)
+    assert [value.name for value in tail.output] == list(GIVES)
+    onnx.checker.check_model(model)
+    return model
+
+
+def _settings_inside(detector: Detector) -> Any:
+    """Settings of suppression, with a score threshold that no class has its own below."""
+    settings = detector.settings.postprocess
+    lowest = min([settings.score_threshold, *(detector.thresholds or {}).values()])
+    return replace(settings, score_threshold=lowest, score_voting=False)
+
+
+def _described(model: Any, detector: Detector, nms: Nms) -> Any:
+    """A model with the detector's settings among its metadata."""
+    import onnx
+
+    settings = detector.settings.postprocess if nms == "outside" else _settings_inside(detector)
+    manifest = Manifest(detector.classes, detector.settings.input, settings, detector.thresholds, nms)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    onnx.helper.set_model_props(result, {KEY: manifest.to_json()})
+    return result
+
+
+def _tidy(model: Any, classes: int) -> None:
+    """Gives sizes names to read, and takes out where in torch's and our source each node is from."""
+    graph = model.graph
+    for item in [*graph.node, *graph.input, *graph.output, *graph.initializer, graph]:
+        item.ClearField("metadata_props")
+        item.ClearField("doc_string")
+    graph.ClearField("value_info")
+    names: dict[str, list[str | int]] = {
+        "images": ["batch", 3, "height", "width"],
+        "scores": ["batch", "anchors", classes],
+        "boxes": ["batch", "anchors", 4],
+        "levels": ["anchors"],
+    }
+    for value in [*graph.input, *graph.output]:
+        for dimension, name in zip(value.type.tensor_type.shape.dim, names[value.name], strict=True):
+            if isinstance(name, str):
+                dimension.dim_param = name
+    model.producer_name, model.doc_string = "rankwise", ""
+
+
+def _require_packages() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise ModelError(f"export to ONNX without {' and '.join(missing)}: {INSTALL}")
+
+
+def _require_possible(detector: Detector, opset: int) -> None:
+    if opset < OPSET:
+        raise ModelError(f"opset is {opset}: choose {OPSET} or later")
+    if detector.settings.backbone.deformable_stages:
+        raise ModelError(
+            "this detector has deformable convolutions (backbone.deformable_stages), which cannot be exported to ONNX"
+        )

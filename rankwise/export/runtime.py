@@ -1,0 +1,140 @@
+"""A detector from an ONNX file, run by onnxruntime. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from rankwise.export.manifest import Manifest
+from rankwise.export.suppress import find_detections
+from rankwise.models.plain import ModelError
+from rankwise.models.settings import InputSettings
+from rankwise.models.sizes import input_size
+
+INSTALL = "it needs more packages, install them with: pip install 'rankwise[export]'"
+
+
+class OnnxDetector:
+    """A detector that ``rankwise export`` wrote.
+
+    Args:
+        path: The ONNX file.
+        device: auto (a GPU if onnxruntime has one), cpu or cuda.
+        threads: How many threads compute; onnxruntime's own choice if not given.
+
+    Attributes:
+        classes: Names of the labels.
+        manifest: All settings that came with the file.
+
+    Raises:
+        ModelError: If there is no such file, it is no ONNX, or none of rankwise; or if onnxruntime is not installed.
+    """
+
+    def __init__(self, path: str | PathLike[str], device: str = "auto", threads: int | None = None) -> None:
+        self._session = open_session(Path(path), device, threads)
+        self.manifest = Manifest.from_metadata(self._session.get_modelmeta().custom_metadata_map, str(path))
+        self.classes = self.manifest.classes
+
+    def predict(self, images: Sequence[np.ndarray], threshold: float | None = None) -> list[dict[str, np.ndarray]]:
+        """Finds objects: for each image boxes [N, 4] xyxy in its pixels, scores [N] and labels [N], best first.
+
+        Args:
+            images: RGB, uint8 [H, W, 3] each; sizes may differ.
+            threshold: Leave out detections with a lower score. If not given, each class has the threshold that
+                evaluation found best for it.
+        """
+        limits = self.manifest.limits(threshold)
+        inside = self.manifest.nms == "inside"
+        lowest = self.manifest.postprocess.score_threshold
+        if inside and threshold is not None and threshold < lowest:
+            raise ModelError(
+                f"threshold is {threshold}, but this model has its suppression inside, which drops scores below "
+                f"{lowest:g}; export the run with --nms outside to choose lower ones"
+            )
+        settings = replace(self.manifest.postprocess, score_threshold=min([lowest, *limits]))
+        at_least = np.array(limits, dtype=np.float32)
+        results = []
+        for image in images:
+            batch, size = prepare(image, self.manifest.input)
+            original = (image.shape[0], image.shape[1])
+            if inside:
+                found = self._suppressed(batch, size, original)
+            else:
+                scores, boxes, levels = self._session.run(["scores", "boxes", "levels"], {"images": batch})
+                found = find_detections(scores[0], boxes[0], levels, size, original, settings)
+            keep = found["scores"] >= at_least[found["labels"]]
+            results.append({name: values[keep] for name, values in found.items()})
+        return results
+
+    def _suppressed(self, batch: np.ndarray, size: tuple[int, int], original: tuple[int, int]) -> dict[str, np.ndarray]:
+        boxes, scores, labels, count = self._session.run(
+            ["detection_boxes", "detection_scores", "detection_labels", "num_detections"],
+            {"images": batch, "sizes": np.array([size], dtype=np.int64)},
+        )
+        scale = np.array([original[1] / size[1], original[0] / size[0]] * 2, dtype=np.float32)
+        n = int(count[0])
+        return {"boxes": boxes[0, :n] * scale, "scores": scores[0, :n], "labels": labels[0, :n]}
+
+
+def open_session(path: Path, device: str = "cpu", threads: int | None = None) -> Any:
+    """An ONNX file as onnxruntime runs it.
+
+    Args:
+        path: The file.
+        device: auto, cpu or cuda.
+        threads: How many threads compute; onnxruntime's own choice if not given.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(f"{path}: onnxruntime is not installed; {INSTALL}") from error
+    if not path.is_file():
+        raise ModelError(f"{path}: there is no such file")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors only: warnings are about the graph, which the user has not written
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=_providers(device, onnxruntime))
+    except Exception as error:  # onnxruntime has a class of its own for each kind of fault
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"{path} is no ONNX model, or damaged ({str(error).splitlines()[0]})") from error
+
+
+def prepare(image: np.ndarray, settings: InputSettings) -> tuple[np.ndarray, tuple[int, int]]:
+    """An image as the network takes it, uint8 [1, 3, H, W], and its (height, width) there without padding.
+
+    Args:
+        image: RGB, uint8 [H, W, 3].
+        settings: Size and mean colour.
+    """
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
+        raise ModelError(f"an image must be uint8 [height, width, 3], not {image.dtype} {list(image.shape)}")
+    height, width = input_size(image.shape[0], image.shape[1], settings)
+    if (height, width) != image.shape[:2]:
+        # Pillow filters when it makes smaller, as the resizing does that the detector was trained with.
+        image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+    colour = (np.array(settings.mean, dtype=np.float32) * 255).round().astype(np.uint8)
+    shape = (-(-side // settings.divisor) * settings.divisor for side in (height, width))
+    batch = np.broadcast_to(colour[None, :, None, None], (1, 3, *shape)).copy()
+    batch[0, :, :height, :width] = image.transpose(2, 0, 1)
+    return batch, (height, width)
+
+
+def _providers(device: str, onnxruntime: Any) -> list[str]:
+    cpu, cuda = "CPUExecutionProvider", "CUDAExecutionProvider"
+    available = onnxruntime.get_available_providers()
+    if device == "cpu" or (device == "auto" and cuda not in available):
+        return [cpu]
+    if device not in ("auto", "cuda"):
+        raise ModelError(f"device is {device!r}: an ONNX model runs on auto, cpu or cuda")
+    if cuda not in available:
+        raise ModelError("device is 'cuda', but the installed onnxruntime cannot use it: pip install onnxruntime-gpu")
+    return [cuda, cpu]

@@ -1,0 +1,103 @@
+"""From scores and boxes to detections in NumPy: what ``rankwise.models.postprocess`` does in torch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwise.models.plain import ModelError
+from rankwise.models.settings import PostprocessSettings
+
+Floats = NDArray[np.floating]
+Integers = NDArray[np.int64]
+
+
+def find_detections(
+    scores: Floats,
+    boxes: Floats,
+    levels: Integers,
+    size: tuple[int, int],
+    original_size: tuple[int, int],
+    settings: PostprocessSettings,
+) -> dict[str, np.ndarray]:
+    """Detections of one image, best first, in pixels of the original image.
+
+    Args:
+        scores: Of every anchor and class, [A, C].
+        boxes: Of every anchor, xyxy in pixels of the network's image, [A, 4].
+        levels: The level of each anchor, [A].
+        size: (height, width) of the image as the network saw it, without padding.
+        original_size: (height, width) before it was resized.
+        settings: Thresholds and numbers.
+    """
+    if not (np.isfinite(scores).all() and np.isfinite(boxes).all()):
+        raise ModelError("the model's output is not a number (NaN or infinite) somewhere: its weights are broken")
+    classes = scores.shape[1]
+    flat = scores.reshape(-1)
+    chosen = []
+    for level in np.unique(levels):
+        index = (np.flatnonzero(levels == level)[:, None] * classes + np.arange(classes)).reshape(-1)
+        index = index[flat[index] >= settings.score_threshold]
+        if len(index) > settings.topk:
+            index = index[np.argpartition(-flat[index], settings.topk - 1)[: settings.topk]]
+        chosen.append(index)
+    index = np.concatenate(chosen)
+    height, width = size
+    cut = np.clip(boxes[index // classes], 0, np.array([width, height] * 2, dtype=np.float32))
+    cut = cut * np.array([original_size[1] / width, original_size[0] / height] * 2, dtype=np.float32)
+    real = (cut[:, 2] > cut[:, 0]) & (cut[:, 3] > cut[:, 1])
+    cut, values, labels = cut[real], flat[index[real]], index[real] % classes
+    group = labels if settings.per_class else np.zeros_like(labels)
+    kept = suppress(cut, values, group, settings.nms_threshold)[: settings.max_detections]
+    found = vote(cut, values, group, kept, settings.voting_sigma) if settings.score_voting else cut[kept]
+    return {"boxes": found, "scores": values[kept], "labels": labels[kept]}
+
+
+def suppress(boxes: Floats, scores: Floats, group: Integers, threshold: float) -> Integers:
+    """Indices of the boxes that no better box of their group overlaps by more than the threshold, best first.
+
+    Args:
+        boxes: xyxy, [N, 4].
+        scores: [N].
+        group: Boxes of different groups leave each other alone, [N].
+        threshold: An IoU.
+    """
+    order = np.argsort(-scores, kind="stable")
+    kept: list[int] = []
+    for one in np.unique(group):
+        left = order[group[order] == one]
+        while len(left):
+            best, left = left[0], left[1:]
+            kept.append(best)
+            left = left[iou(boxes[best], boxes[left]) <= threshold]
+    result = np.array(kept, dtype=np.int64)
+    return result[np.argsort(-scores[result], kind="stable")]
+
+
+def vote(boxes: Floats, scores: Floats, group: Integers, kept: Integers, sigma: float) -> Floats:
+    """The kept boxes, each the mean of the boxes of its group with weights score · exp(-(1 - IoU)² / sigma).
+
+    Args:
+        boxes: All boxes, kept or not, xyxy, [N, 4].
+        scores: [N].
+        group: [N].
+        kept: Indices of the kept ones, [K].
+        sigma: How fast the weight falls.
+    """
+    result = boxes[kept]
+    for place, one in enumerate(kept):
+        same = group == group[one]
+        overlap = iou(boxes[one], boxes[same])
+        weight = np.where(overlap > 0, scores[same] * np.exp(-((1 - overlap) ** 2) / sigma), 0)
+        if weight.sum() > 0:
+            result[place] = weight @ boxes[same] / weight.sum()
+    return result
+
+
+def iou(box: Floats, others: Floats) -> NDArray[np.float64]:
+    """IoU of one box [4] with others [N, 4]."""
+    box, others = box.astype(np.float64), others.astype(np.float64)
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    shared = sides.clip(min=0).prod(axis=1)
+    areas = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1)
+    return shared / np.maximum(areas - shared, 1e-9)
