@@ -6,12 +6,14 @@ import pytest
 from data_folders import write_coco_folder
 
 from rankwise.cli import main
+from rankwise.models import Detector
 from rankwise.training.recipe import built_in_recipes, parse_recipe
 
 SMALL = [
     "--model.input.short_side=64",
     "--model.input.max_side=64",
     "--model.backbone.pretrained=false",
+    "--model.backbone.args={'channels': [16, 16, 32, 32]}",
     "--data.train=train",
     "--data.val=val",
     "--data.augment.short_sides=[]",
@@ -26,12 +28,13 @@ def test_a_recipe_says_its_command_and_parses(name):
     head = built_in_recipes()[name].read_text().splitlines()[:4]
     assert head[0].startswith("# ")
     assert any("Command: rankwise train" in line for line in head)
-    assert parse_recipe(["--config", name]).loss is not None
+    recipe = parse_recipe(["--config", name, "--model.backbone.pretrained=false"])
+    assert Detector(recipe.model, ["cat", "dog"]).classes == ["cat", "dog"]
 
 
 @pytest.mark.parametrize("name", sorted(built_in_recipes()))
 def test_a_recipe_trains_two_steps_on_tiny_images(tmp_path, name):
-    folder = write_coco_folder(tmp_path / "data", train=2, val=1)
+    folder = write_coco_folder(tmp_path / "data", train=2, val=2)
     flags = ["--epochs=2", "--batch_size=2", "--train.evaluate_every=2"]
     main(["train", name, "--data", str(folder), "--run", str(tmp_path / "run"), *SMALL, *flags])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
