@@ -21,7 +21,7 @@ class Rank:
     own: float = 0.5
 
     def floor(self, positives: Tensor) -> Tensor | None:
-        """Samples at or below it make no pair with a positive; None: all samples do."""
+        """Only samples above it make a pair with a positive; None: all do."""
         return None
 
     def of(self, sums: PairSums, over_negatives: Sums, over_pairs: Sums) -> Tensor:
@@ -49,8 +49,12 @@ class ValidNegatives:
 
     margin: float = 0.25
 
+    def __post_init__(self) -> None:
+        if not self.margin >= 0:
+            raise ValueError(f"margin must be at least 0, got {self.margin}")
+
     def floor(self, positives: Tensor) -> Tensor | None:
-        """Samples at or below it make no pair with a positive, float64 [P]."""
+        """Only samples above it make a pair with a positive, float64 [P]."""
         return positives.double() - self.margin
 
     def of(self, sums: PairSums, over_negatives: Sums, over_pairs: Sums) -> Tensor:

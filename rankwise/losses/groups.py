@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
-from rankwise.losses.inputs import read_samples
-from rankwise.pairsums import Negatives
+from rankwise.losses.inputs import Samples, check_finite, read_samples
+from rankwise.pairsums import Negatives, gather_rows, world_size
 
 Scope = Literal["batch", "image", "world"]
 
@@ -20,9 +21,9 @@ class Group:
 
     Attributes:
         negatives: Those of this process.
-        positives: Logits, [P].
+        positives: Logits, [P]; in the scope "world" those of all processes.
         quality: Of the positives, float64 [P]; zeros where none was given.
-        place: Where the positives are in the flat logits, int64 [P].
+        place: Where the positives are in the flat logits, int64 [P]; -1 for those of another process.
     """
 
     negatives: Negatives
@@ -32,13 +33,11 @@ class Group:
 
 
 def make_groups(
-    logits: Tensor,
-    labels: Tensor,
-    quality: Tensor | None,
-    image: Tensor | None,
-    scope: Scope = "batch",
+    logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None, scope: Scope = "batch"
 ) -> list[Group]:
     """The groups of samples that have a positive, from what a loss is called with; raises ValueError on bad input.
+
+    NaN and infinity among the negatives are only noticed when they are summed over.
 
     Args:
         logits: float [A, C].
@@ -47,37 +46,121 @@ def make_groups(
         image: int64 [A], which image each row is from; needed for scope "image".
         scope: "batch", "image" or "world".
     """
+    logits = logits.detach()
+    if scope == "world" and world_size() > 1:
+        return _of_the_world(logits, labels, quality)
+    by_image = scope == "image"  # images without positives are not summed over
+    samples = _read(logits, labels, quality, image if by_image else None, finite=by_image)
+    if len(samples.rows) == 0:
+        check_finite(logits)
+        return []
+    return _by_image(samples) if by_image else [_group(samples)]
+
+
+def _read(
+    logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None = None, finite: bool = False
+) -> Samples:
     samples = read_samples(
-        logits, labels, quality, image, needs_quality=quality is not None, needs_image=scope == "image"
+        logits,
+        labels,
+        quality,
+        image,
+        needs_quality=quality is not None,
+        needs_image=finite,
+        finite=finite,
     )
-    flat = samples.logits.detach().contiguous().view(-1)
-    if scope == "image":
-        assert image is not None
-        return _by_image(flat, logits.shape[1], labels, quality, image)
-    rows = (labels != logits.shape[1]).nonzero().squeeze(1)
-    return [_group(flat, logits.shape[1], rows, labels[rows].long(), quality)] if len(samples.rows) else []
+    if not bool(samples.logits[samples.rows, samples.classes].isfinite().all()):
+        check_finite(logits)
+    return samples
 
 
-def _group(flat: Tensor, classes: int, rows: Tensor, kinds: Tensor, quality: Tensor | None, start: int = 0) -> Group:
-    """The group of a stretch of flat logits. ``rows`` are its positive and ignored ones, ``kinds`` their labels."""
-    ignored = kinds < 0
-    first = rows * classes + kinds.clamp(min=0)
-    skip = torch.stack([first, first + torch.where(ignored, classes, 1)], 1)
-    place, of = first[~ignored], rows[~ignored]
-    q = flat.new_zeros(of.numel(), dtype=torch.float64) if quality is None else quality.detach()[of].double()
-    return Group(Negatives(flat, start, skip=skip), flat[place], q, place + start)
+def _group(samples: Samples) -> Group:
+    """All samples in one group."""
+    classes = samples.logits.shape[1]
+    flat = samples.logits.contiguous().view(-1)
+    first = samples.marked * classes + samples.marks.clamp(min=0)
+    length = torch.where(samples.marks < 0, classes, 1)
+    place = first[samples.marks >= 0] if samples.has_ignored else first
+    if samples.quality is None:
+        quality = torch.zeros(len(place), dtype=torch.float64, device=place.device)
+    else:
+        quality = samples.quality.double()
+    skip = torch.stack([first, first + length], 1)
+    return Group(Negatives(flat, skip=skip, columns=classes), flat[place], quality, place)
 
 
-def _by_image(flat: Tensor, classes: int, labels: Tensor, quality: Tensor | None, image: Tensor) -> list[Group]:
+def _by_image(samples: Samples) -> list[Group]:
+    """A group for each image with positives."""
+    assert samples.image is not None
+    if bool((samples.image.diff() < 0).any()):
+        return _mixed_images(samples)
+    whole, classes = _group(samples), samples.logits.shape[1]
+    _, lengths = samples.image.unique_consecutive(return_counts=True)
+    ends = lengths.cumsum(0) * classes
+    assert whole.negatives.skip is not None
+    marks, positives = (
+        torch.searchsorted(places, ends) for places in (whole.negatives.skip[:, 0].contiguous(), whole.place)
+    )
+    bounds = torch.nn.functional.pad(torch.stack([ends, marks, positives]), (1, 0)).T.tolist()
     groups = []
-    for number in image.unique().tolist():
-        rows = (image == number).nonzero().squeeze(1)
-        mine = labels[rows]
-        of = (mine != classes).nonzero().squeeze(1)
-        index = (rows[:, None] * classes + torch.arange(classes, device=rows.device)).flatten()
-        if not bool(((mine >= 0) & (mine != classes)).any()):
+    for (start, mark, first), (end, last_mark, last) in pairwise(bounds):
+        if first == last:
             continue
-        group = _group(flat[index], classes, of, mine[of], None if quality is None else quality[rows])
-        negatives = Negatives(group.negatives.values, index=index, skip=group.negatives.skip)
-        groups.append(Group(negatives, group.positives, group.quality, index[group.place]))
+        skip = whole.negatives.skip[mark:last_mark] - start
+        negatives = replace(whole.negatives, values=whole.negatives.values[start:end], start=start, skip=skip)
+        groups.append(Group(negatives, whole.positives[first:last], whole.quality[first:last], whole.place[first:last]))
     return groups
+
+
+def _mixed_images(samples: Samples) -> list[Group]:
+    """A group for each image with positives, the images' rows in any order."""
+    assert samples.image is not None
+    order = samples.image.argsort(stable=True)
+    quality = samples.logits.new_zeros(len(order))
+    if samples.quality is not None:
+        quality[samples.rows] = samples.quality
+    in_order = read_samples(
+        samples.logits[order],
+        samples.labels[order],
+        quality[order],
+        samples.image[order],
+        needs_quality=True,
+        needs_image=True,
+        finite=False,
+    )
+    classes = samples.logits.shape[1]
+
+    def original(place: Tensor) -> Tensor:
+        return order[place // classes] * classes + place % classes
+
+    groups = []
+    for group in _by_image(in_order):
+        start, number = group.negatives.start, group.negatives.values.numel()
+        index = original(torch.arange(start, start + number, device=order.device))
+        negatives = replace(group.negatives, start=0, index=index)
+        groups.append(replace(group, negatives=negatives, place=original(group.place)))
+    return groups
+
+
+def _of_the_world(logits: Tensor, labels: Tensor, quality: Tensor | None) -> list[Group]:
+    """One group with the positives of all processes. A mistake in one process is an error in all: none must wait."""
+    mistake: ValueError | None = None
+    try:
+        mine = _group(_read(logits, labels, quality))
+        rows = torch.stack([mine.positives.double(), mine.quality], 1)
+    except ValueError as error:
+        mistake = error
+        rows = torch.full((1, 2), torch.nan, dtype=torch.float64, device=logits.device)
+    everyone = gather_rows(rows)
+    if mistake:
+        raise mistake
+    positives, all_quality = torch.cat(everyone).unbind(1)
+    if bool(positives.isnan().any()):
+        raise ValueError("another process was called with bad values; its own message says which")
+    if len(positives) == 0:
+        check_finite(logits)
+        return []
+    others = [torch.full((len(part),), -1, device=logits.device) for part in everyone]
+    others[distributed.get_rank()] = mine.place
+    negatives = replace(mine.negatives, world=True)
+    return [Group(negatives, positives.to(mine.positives.dtype), all_quality, torch.cat(others))]

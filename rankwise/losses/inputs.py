@@ -23,6 +23,8 @@ class Samples:
         quality: Each positive's quality, detached, in the logits' type, [P]; None if the loss reads none.
         image: Which image each row is from, int64 [A], or None.
         has_ignored: Whether any row is ignored.
+        marked: The rows that are not background, positive or ignored, rising, int64 [M].
+        marks: Their labels, int64 [M].
     """
 
     logits: Tensor
@@ -32,6 +34,8 @@ class Samples:
     quality: Tensor | None
     image: Tensor | None
     has_ignored: bool
+    marked: Tensor
+    marks: Tensor
 
     @property
     def positive_quality(self) -> Tensor:
@@ -48,6 +52,7 @@ def read_samples(
     *,
     needs_quality: bool = False,
     needs_image: bool = False,
+    finite: bool = True,
 ) -> Samples:
     """Check the arguments of a loss's call and find the positives.
 
@@ -58,6 +63,7 @@ def read_samples(
         image: Integers [A].
         needs_quality: Whether the loss reads the quality; if not, it is left unchecked.
         needs_image: Whether the loss reads the image indices; if not, they are left unchecked.
+        finite: Whether to look for NaN and infinity among the logits; a loss that meets each of them anyway need not.
 
     Raises:
         ValueError: If an argument is missing, of the wrong shape or type, out of range, NaN or infinite.
@@ -70,23 +76,18 @@ def read_samples(
     _check_rows("labels", labels, count, integer=True)
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    has_ignored = False
-    if count:
-        low, high = torch.aminmax(logits.detach())
-        lowest, highest = torch.aminmax(labels)
-        # One copy to the host answers all questions about the values; NaN comes through aminmax.
-        values = torch.stack([low.double(), high.double(), lowest.double(), highest.double()]).tolist()
-        if not (values[0] > -torch.inf and values[1] < torch.inf):
-            raise ValueError(_bad_numbers("logits", logits.detach()))
-        if values[2] < -1 or values[3] > classes:
-            wrong = (labels < -1) | (labels > classes)
-            first = int(wrong.nonzero()[0])
-            raise ValueError(
-                f"labels must be -1 (ignored) to {classes} (background, the number of classes); {int(wrong.sum())} of "
-                f"{count} are not, the first is {int(labels[first])} in row {first}"
-            )
-        has_ignored = values[2] < 0
-    rows = ((labels >= 0) & (labels < classes)).nonzero().squeeze(1)
+    if finite:
+        check_finite(logits.detach())
+    marked = (labels != classes).nonzero().squeeze(1)  # few: all else is background, and so in range
+    marks = labels[marked].long()
+    lowest, highest = torch.stack(marks.aminmax()).tolist() if len(marks) else (0, 0)
+    if lowest < -1 or highest > classes:
+        wrong = marked[(marks < -1) | (marks > classes)]
+        raise ValueError(
+            f"labels must be -1 (ignored) to {classes} (background, the number of classes); {len(wrong)} of {count} "
+            f"are not, the first is {int(labels[wrong[0]])} in row {int(wrong[0])}"
+        )
+    rows, of = (marked, marks) if lowest >= 0 else (marked[marks >= 0], marks[marks >= 0])
     if needs_image:
         if image is None:
             raise ValueError('scope="image" needs the argument image: which image each row is from, int64 [samples]')
@@ -95,11 +96,21 @@ def read_samples(
         logits=logits,
         labels=labels,
         rows=rows,
-        classes=labels[rows].long(),
+        classes=of,
         quality=_positive_quality(quality, rows, count, logits.dtype) if needs_quality else None,
         image=image if needs_image else None,
-        has_ignored=has_ignored,
+        has_ignored=lowest < 0,
+        marked=marked,
+        marks=marks,
     )
+
+
+def check_finite(logits: Tensor) -> None:
+    """Raise a ValueError that says where, if a logit [A, C] is NaN or infinite."""
+    if logits.numel():
+        low, high = torch.stack(logits.aminmax()).tolist()  # NaN comes through aminmax
+        if not (low > -torch.inf and high < torch.inf):
+            raise ValueError(_bad_numbers("logits", logits))
 
 
 def _positive_quality(quality: Tensor | None, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:

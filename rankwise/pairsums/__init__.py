@@ -16,6 +16,9 @@ All sums come in float64, [P]. A sum over quality_v >= quality_u is the one over
 `error_driven` makes a loss of a value, these weights and the positives' gradient; the pass that reads the negatives'
 gradient back runs in backward only.
 
+Negatives that are one process's share (``Negatives(..., world=True)``) are summed over all processes; positives are
+then those of all processes, and `error_driven` leaves out those whose place is -1.
+
 `DensePairSums` is the definition, pair by pair. `FastPairSums` sums the negatives into cells (`passes`, `compiled`) and
 reads the positives' sums from these: `step` for the step, `sigmoid` and `floors` for the smooth ones.
 """
@@ -26,6 +29,7 @@ from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, 
 from rankwise.pairsums.fast import FastPairSums, Method, pair_sums
 from rankwise.pairsums.gradient import error_driven
 from rankwise.pairsums.samples import Negatives, NotFiniteError, Sums
+from rankwise.pairsums.world import gather_rows, highest, world_size
 
 __all__ = [
     "DensePairSums",
@@ -40,5 +44,8 @@ __all__ = [
     "Step",
     "Sums",
     "error_driven",
+    "gather_rows",
+    "highest",
     "pair_sums",
+    "world_size",
 ]

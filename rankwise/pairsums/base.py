@@ -16,6 +16,12 @@ class PairSums(ABC):
     number, ``distance.rank(x_v - p_u)`` to its rank and ``distance.error(x_v - p_u)`` to its error.
     """
 
+    #: As many times too large as gradients must come out: the number of processes they are averaged over.
+    copies: int = 1
+
+    #: How many places of the flat gradient `read_back` fills without a gap.
+    fills: int = 0
+
     @abstractmethod
     def over_negatives(self) -> Sums:
         """For each positive, the sums over all negatives."""

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from rankwise.pairsums.cells import FAR, Cells
-from rankwise.pairsums.samples import Negatives, NotFiniteError
+from rankwise.pairsums.samples import Negatives
 from rankwise.pairsums.threads import in_parts
 
 #: Samples whose cell and place are computed at once, as vectors, before they are added one by one: they stay in cache.
 BLOCK = 2048
+
+#: Boxes at most of the table that finds the edges near a number.
+MOST_BOXES = 1 << 17
 
 #: A thread gets at least so many samples.
 SHARE = 1 << 16
@@ -45,7 +48,7 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
     share = max(SHARE, values.size * shape[0] * shape[1] // TABLES)
     parts = in_parts(work, values.size, share)
     if not all(fine for _, fine in parts):
-        raise NotFiniteError
+        negatives.check_finite()
     total = parts[0][0]
     for table, _ in parts[1:]:
         total += table
@@ -88,12 +91,20 @@ def _plan(cells: Cells) -> tuple[Any, ...]:
     edges = np.zeros(0) if cells.edges is None else cells.edges.numpy()
     if edges.size == 0:
         return cells.scale, lattice, edges, 0.0, 0.0, np.zeros(1, np.int32)
-    boxes = 4 * edges.size
+    boxes = min(16 * edges.size, MOST_BOXES)
     width = edges[-1] - edges[0]
     first, per_box = edges[0], (boxes - 1) / width if width > 0 and np.isfinite((boxes - 1) / width) else 0.0
     near = np.clip((edges - first) * per_box, 0, boxes - 1).astype(np.int64)
     start = np.searchsorted(near, np.arange(boxes + 1)).astype(np.int32)
-    return cells.scale, lattice, edges, first, per_box, start
+    return cells.scale, lattice, np.append(edges, np.inf), first, per_box, start
+
+
+@_compile
+def _all_finite(x: Any) -> Any:
+    fine = True
+    for k in range(x.size):
+        fine &= abs(x[k]) < np.inf
+    return fine
 
 
 @_compile
@@ -113,7 +124,7 @@ def _cubic_places(x: Any, scale: Any, low: Any, high: Any, index: Any, place: An
 
 
 @_compile
-def _cubic_moments(values: Any, begin: int, end: int, skip: Any, scale: Any, low: Any, high: Any, table: Any) -> bool:
+def _cubic_moments(values: Any, begin: Any, end: Any, skip: Any, scale: Any, low: Any, high: Any, table: Any) -> Any:
     index, place = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.float32)
     fine = True
     following = np.searchsorted(skip[:, 1], begin, side="right")
@@ -129,13 +140,14 @@ def _cubic_moments(values: Any, begin: int, end: int, skip: Any, scale: Any, low
                 table[i, 2] += f * f
                 table[i, 3] += f * f * f
         begin = end if following >= skip.shape[0] else skip[following, 1]
+        fine &= _all_finite(values[stop : min(begin, end)])
         following += 1
     return fine
 
 
 @_compile
 def _cubic_values(
-    values: Any, begin: int, end: int, skip: Any, scale: Any, low: Any, high: Any, table: Any, out: Any
+    values: Any, begin: Any, end: Any, skip: Any, scale: Any, low: Any, high: Any, table: Any, out: Any
 ) -> None:
     index, place = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.float32)
     following = np.searchsorted(skip[:, 1], begin, side="right")
@@ -155,66 +167,116 @@ def _cubic_values(
 
 
 @_compile
-def _place(x: float, scale: float, lattice: Any, edges: Any, first: float, per_box: float, start: Any) -> Any:
-    """Cell and place of one sample, which must be finite: the same as `Cells.locate`."""
-    v = min(max(x * scale, -FAR), FAR)
-    low, high = np.int64(0), np.int64(lattice.shape[1])
-    while high - low > 1:
-        middle = (low + high) // 2
-        if lattice[0, middle] <= v:
-            low = middle
-        else:
-            high = middle
-    cell = np.floor(min(max(v, lattice[0, low]), lattice[1, low]))
-    index = np.int64(cell - lattice[0, low] + lattice[2, low])
+def _places(
+    x: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any, start: Any, index: Any, place: Any
+) -> Any:
+    """Cell and place of each of a block's samples, as `Cells.locate` has them; whether all samples are finite."""
+    fine = True
+    if lattice.shape[1] == 1:
+        low, high = lattice[0, 0], lattice[1, 0]
+        for k in range(x.size):
+            v = np.float64(x[k]) * scale
+            fine &= abs(v) < np.inf
+            held = v if v > low else low  # in this order NaN becomes low: no index is ever out of range
+            held = held if held < high else high
+            cell = np.floor(held)
+            index[k] = np.uint64(np.int64(cell - low))
+            place[k] = min(max(v, -FAR), FAR) - cell - 0.5
+    else:
+        for k in range(x.size):
+            v = np.float64(x[k]) * scale
+            fine &= abs(v) < np.inf
+            stretch, end = 0, lattice.shape[1]
+            while end - stretch > 1:
+                middle = (stretch + end) // 2
+                stretch, end = (middle, end) if lattice[0, middle] <= v else (stretch, middle)
+            low, high = lattice[0, stretch], lattice[1, stretch]
+            held = v if v > low else low
+            held = held if held < high else high
+            cell = np.floor(held)
+            index[k] = np.uint64(np.int64(cell - low + lattice[2, stretch]))
+            place[k] = min(max(v, -FAR), FAR) - cell - 0.5
     if edges.size:
-        box = np.int64(min(max((x - first) * per_box, 0.0), start.size - 2.0))
-        low, high = np.int64(start[box]), np.int64(start[box + 1])
-        while low < high:
-            middle = (low + high) // 2
-            if edges[middle] < x:
-                low = middle + 1
+        last = np.float64(start.size - 2)
+        for k in range(x.size):
+            box = (np.float64(x[k]) - first) * per_box
+            box = box if box > 0.0 else 0.0
+            box = box if box < last else last
+            at = np.uint64(np.int64(box))
+            below, end = np.uint64(start[at]), np.uint64(start[at + np.uint64(1)])
+            if end - below <= np.uint64(1):
+                below += np.uint64(edges[below] < x[k])  # with no edge in the box it is the next one, above x
             else:
-                high = middle
-        index += low
-    return np.uint64(index), v - cell - 0.5
+                while below < end:
+                    middle = (below + end) >> np.uint64(1)
+                    if edges[middle] < x[k]:
+                        below = middle + np.uint64(1)
+                    else:
+                        end = middle
+            index[k] += below
+    return fine
 
 
 @_compile
 def _moments(
-    values: Any, begin: int, end: int, skip: Any, scale: float, lattice: Any, edges: Any, first: float, per_box: float,
+    values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any,
     start: Any, table: Any,
-) -> bool:  # fmt: skip
+) -> Any:  # fmt: skip
+    index, place = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.float64)
+    other = (
+        np.zeros_like(table) if table.shape[1] == 2 else table[:0]
+    )  # in turn with the first: many samples in one cell would wait for each other
+    fine = True
     following = np.searchsorted(skip[:, 1], begin, side="right")
     while begin < end:
         stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
-        for x in values[begin:stop]:
-            if not np.isfinite(x):
-                return False
-            i, f = _place(np.float64(x), scale, lattice, edges, first, per_box, start)
-            power = 1.0
-            for degree in range(table.shape[1]):
-                table[i, degree] += power
-                power *= f
+        for at in range(begin, stop, BLOCK):
+            x = values[at : min(at + BLOCK, stop)]
+            fine &= _places(x, scale, lattice, edges, first, per_box, start, index, place)
+            if table.shape[1] == 2:
+                for k in range(0, x.size - 1, 2):
+                    table[index[k], 0] += 1.0
+                    table[index[k], 1] += place[k]
+                    other[index[k + 1], 0] += 1.0
+                    other[index[k + 1], 1] += place[k + 1]
+                if x.size % 2:
+                    table[index[x.size - 1], 0] += 1.0
+                    table[index[x.size - 1], 1] += place[x.size - 1]
+            else:
+                for k in range(x.size):
+                    power = 1.0
+                    for degree in range(table.shape[1]):
+                        table[index[k], degree] += power
+                        power *= place[k]
         begin = end if following >= skip.shape[0] else skip[following, 1]
+        fine &= _all_finite(values[stop : min(begin, end)])
         following += 1
-    return True
+    if table.shape[1] == 2:
+        table += other
+    return fine
 
 
 @_compile
 def _values(
-    values: Any, begin: int, end: int, skip: Any, scale: float, lattice: Any, edges: Any, first: float, per_box: float,
+    values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any,
     start: Any, table: Any, out: Any,
 ) -> None:  # fmt: skip
+    index, place = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.float64)
     following = np.searchsorted(skip[:, 1], begin, side="right")
     while begin < end:
         stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
-        for k in range(begin, stop):
-            i, f = _place(np.float64(values[k]), scale, lattice, edges, first, per_box, start)
-            value = np.float64(table[i, table.shape[1] - 1])
-            for degree in range(table.shape[1] - 2, -1, -1):
-                value = value * f + table[i, degree]
-            out[k] = value
+        for at in range(begin, stop, BLOCK):
+            x, target = values[at : min(at + BLOCK, stop)], out[at : min(at + BLOCK, stop)]
+            _places(x, scale, lattice, edges, first, per_box, start, index, place)
+            if table.shape[1] == 2:
+                for k in range(x.size):
+                    target[k] = table[index[k], 0] + place[k] * table[index[k], 1]
+            else:
+                for k in range(x.size):
+                    value = 0.0
+                    for degree in range(table.shape[1] - 1, -1, -1):
+                        value = value * place[k] + table[index[k], degree]
+                    target[k] = value
         begin = stop
         if following < skip.shape[0]:
             begin = min(end, skip[following, 1])

@@ -19,10 +19,7 @@ BLOCK = 1 << 22
 
 
 class DensePairSums(PairSums):
-    """Sums over the pairs of P positives with negatives and with each other.
-
-    A pair of positive u and sample v counts if x_v > floor_u, and adds 1 to the count, ``distance.rank(x_v - p_u)`` to
-    the rank and ``distance.error(x_v - p_u)`` to the error of u.
+    """Sums over the pairs of P positives with negatives and with each other, pair by pair.
 
     Args:
         negatives: The negatives, none of them among the positives.
@@ -34,35 +31,22 @@ class DensePairSums(PairSums):
     def __init__(
         self, negatives: Negatives, positives: Tensor, distance: Distance, floor: Tensor | None = None
     ) -> None:
-        self.negatives = negatives.picked()
+        self.given, self.negatives = negatives, negatives.picked()
         self.positives = positives.double()
         self.distance = distance
         self.floor = floor
 
     def over_negatives(self) -> Sums:
-        """For each positive, the sums over all negatives."""
+        self.given.check_finite()
         return self._sums(self.negatives.values.double(), None, None)
 
     def over_positives(self, quality: Tensor | None = None, values: Tensor | None = None) -> Sums:
-        """For each positive u, the sums over all positives v, u itself included.
-
-        Args:
-            quality: If given, only over positives v with quality_v < quality_u (which leaves out u itself).
-            values: How much each v counts, [P]; 1 if not given.
-        """
         return self._sums(self.positives, quality, None if values is None else values.double())
 
     def read_back(self, weights: Tensor, out: Tensor) -> None:
-        """Write each negative's Σ_u weights_u · rank(x_v - p_u) to its place in the flat logits' gradient ``out``."""
         self.negatives.write(self._read_back(self.negatives.values.double(), weights, None), out)
 
     def read_back_positives(self, weights: Tensor, quality: Tensor | None = None) -> Tensor:
-        """For each positive v, Σ_u weights_u · rank(p_v - p_u), float64 [P].
-
-        Args:
-            weights: Weight of each u, [P].
-            quality: If given, only over positives u with quality_u > quality_v.
-        """
         return self._read_back(self.positives, weights, quality)
 
     def _sums(self, x: Tensor, quality: Tensor | None, values: Tensor | None) -> Sums:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -20,6 +21,10 @@ class Step:
 
     def __post_init__(self) -> None:
         _positive("delta", self.delta)
+
+    def floor(self, positives: Tensor) -> Tensor | None:
+        """Only samples above it make a pair with a positive; None: all do."""
+        return None
 
     def error(self, z: Tensor) -> Tensor:
         """What the pair adds to the positive's error: H(z)."""
@@ -44,6 +49,15 @@ class Sigmoid:
 
     def __post_init__(self) -> None:
         _positive("lam", self.lam)
+        if self.cut is not None:
+            _positive("cut", self.cut)
+
+    def floor(self, positives: Tensor) -> Tensor | None:
+        """Only samples above it make a pair with a positive, float64 [P]; None: all do."""
+        if self.cut is None:
+            return None
+        lowest = positives.double() - self.cut / self.lam
+        return lowest.nextafter(torch.full_like(lowest, -torch.inf))  # a pair just at the cut still counts
 
     def error(self, z: Tensor) -> Tensor:
         """What the pair adds to the positive's error: S(z)."""

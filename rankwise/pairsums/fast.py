@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -17,18 +17,21 @@ from rankwise.pairsums.floors import FloorCells
 from rankwise.pairsums.samples import Negatives, Sums
 from rankwise.pairsums.sigmoid import SigmoidCells, TooWideError
 from rankwise.pairsums.step import StepCells
+from rankwise.pairsums.world import WorldPairSums
 
-#: Positives that are compared by quality pair by pair at least; all lower ones are read from a table.
+Method = Literal["fast", "dense"]
+
+#: Up to so many positives are compared with each other pair by pair.
+FEW = 256
+
+#: Of more, at least so many are compared pair by pair that are neighbours in quality; the lower ones come from a table.
 BLOCK = 32
 
 #: So many of these pairs are taken at once.
 PAIRS = 1 << 20
 
-#: The tables of all blocks of quality hold no more numbers than this.
+#: The tables for all blocks of quality hold no more numbers than this.
 TABLES = 1 << 22
-
-
-Method = Literal["fast", "dense"]
 
 
 def pair_sums(
@@ -42,17 +45,19 @@ def pair_sums(
 
     Args:
         negatives: The negatives, none of them among the positives.
-        positives: The positives' logits, [P], at least one.
+        positives: The positives' logits, [P], at least one; if the negatives are shared, those of all processes.
         distance: What a pair adds.
         floor: Only pairs with x_v above it count, float64 [P], rising with the positives; None counts all pairs.
         method: "fast" for linear cost, "dense" for the definition.
     """
-    if method == "fast":
-        try:
-            return FastPairSums(negatives, positives, distance, floor)
-        except TooWideError:  # positives at millions of places far apart: no logits of a detector, but not wrong either
-            pass
-    return DensePairSums(negatives, positives, distance, floor)
+    sums: PairSums
+    try:
+        sums = (FastPairSums if method == "fast" else DensePairSums)(negatives, positives, distance, floor)
+    except (
+        TooWideError
+    ):  # positives at thousands of places, all far apart: no logits of a detector, but not wrong either
+        sums = DensePairSums(negatives, positives, distance, floor)
+    return WorldPairSums(sums) if negatives.world else sums
 
 
 class FastPairSums(PairSums):
@@ -63,21 +68,26 @@ class FastPairSums(PairSums):
         positives: The positives' logits, [P].
         distance: What a pair adds.
         floor: Only pairs with x_v above it count, float64 [P], rising with the positives; None counts all pairs.
+
+    Raises:
+        TooWideError: If the positives are spread so widely that tables would not fit in memory.
     """
 
     def __init__(
         self, negatives: Negatives, positives: Tensor, distance: Distance, floor: Tensor | None = None
     ) -> None:
         self.negatives = negatives
+        self.fills = negatives.values.numel() if negatives.index is None else 0
         self.positives = positives.double()
         self.distance = distance
         self.floor = floor
         self.cells: StepCells | SigmoidCells
         if isinstance(distance, Step):
             self.cells = StepCells(self.positives, distance, floor)
+        elif floor is None:
+            self.cells = SigmoidCells(self.positives, distance, negatives.values.dtype)
         else:
-            kind = SigmoidCells if floor is None else partial(FloorCells, floor=floor)
-            self.cells = kind(self.positives, distance, negatives.values.dtype)
+            self.cells = FloorCells(self.positives, distance, negatives.values.dtype, floor)
 
     def over_negatives(self) -> Sums:
         return self.cells.read(self.cells.fold(passes.moments(self.negatives, self.cells.pass_cells)))
@@ -89,41 +99,47 @@ class FastPairSums(PairSums):
 
     def over_positives(self, quality: Tensor | None = None, values: Tensor | None = None) -> Sums:
         values = torch.ones_like(self.positives) if values is None else values.double()
+        if len(values) <= FEW:
+            pairs = self._pairs if quality is None else self._pairs * (quality < quality[:, None])
+            return Sums(*(pairs @ values))
         if quality is None:
             return self.cells.read(self.cells.spread(values))
         order = _ByQuality(quality, self._most_blocks)
         lower = order.lower // order.step  # whole blocks of lower quality
-        sums = []
-        for u, v, counts in order.remaining(lower * order.step, order.lower):
-            z = self.positives[v] - self.positives[u, None]
-            if self.floor is not None:
-                counts = counts & (self.positives[v] > self.floor[u, None])
-            by = counts * values[v]
-            sums.append(
-                torch.stack([by.sum(1), (self.distance.rank(z) * by).sum(1), (self.distance.error(z) * by).sum(1)])
-            )
-        result = Sums(*torch.cat(sums, 1))
-        if order.blocks == 1:
-            return result
         table = self.cells.spread(values, order.block + 1, order.blocks + 1).cumsum(0)
-        return result + self.cells.read(table, lower)
+        parts = []
+        for u, v, there in order.remaining(lower * order.step, order.lower):
+            pairs = self._of_pairs(self.positives[v], u[:, None]) * there
+            parts.append((pairs * values[v]).sum(2))
+        return self.cells.read(table, lower) + torch.cat(parts, 1).unbind()
 
     def read_back_positives(self, weights: Tensor, quality: Tensor | None = None) -> Tensor:
         weights = weights.double()
+        if len(weights) <= FEW:
+            pairs = self._pairs[1] if quality is None else self._pairs[1] * (quality < quality[:, None])
+            return weights @ pairs
         if quality is None:
             return self.cells.at_positives(self.cells.polynomials(self.cells.lay(weights), self.cells.index))
         order = _ByQuality(quality, self._most_blocks)
         higher = -(-order.upper // order.step)  # the first whole block of higher quality
-        parts = []
-        for v, u, counts in order.remaining(order.upper, higher * order.step):
-            if self.floor is not None:
-                counts = counts & (self.positives[v, None] > self.floor[u])
-            parts.append((self.distance.rank(self.positives[v, None] - self.positives[u]) * counts * weights[u]).sum(1))
-        result = torch.cat(parts)
-        if order.blocks == 1:
-            return result
         table = self.cells.lay(weights, order.blocks - order.block, order.blocks + 1).cumsum(0)
-        return result + self.cells.at_positives(self.cells.polynomials(table, self.cells.index, order.blocks - higher))
+        parts = []
+        for v, u, there in order.remaining(order.upper, higher * order.step):
+            rank = self._of_pairs(self.positives[v, None], u)[1] * there
+            parts.append((rank * weights[u]).sum(1))
+        coefficients = self.cells.polynomials(table, self.cells.index, order.blocks - higher)
+        return self.cells.at_positives(coefficients) + torch.cat(parts)
+
+    @cached_property
+    def _pairs(self) -> Tensor:
+        """What each pair of positives adds to number, rank and error of u, float64 [3, u, v]."""
+        return self._of_pairs(self.positives, torch.arange(len(self.positives), device=self.positives.device)[:, None])
+
+    def _of_pairs(self, x: Tensor, u: Tensor) -> Tensor:
+        """What pairs of samples with positives add to number, rank and error, for some shape of pairs: [3, ...]."""
+        z = x - self.positives[u]
+        counts = torch.ones_like(z) if self.floor is None else (x > self.floor[u]).double()
+        return torch.stack([counts, self.distance.rank(z) * counts, self.distance.error(z) * counts])
 
     @property
     def _most_blocks(self) -> int:
@@ -143,8 +159,8 @@ class _ByQuality:
         number = len(quality)
         self.step = -(-number // max(1, min(most, number // BLOCK)))
         self.blocks = -(-number // self.step)
-        self.block = torch.empty_like(self.order)
-        self.block[self.order] = torch.arange(number, device=quality.device) // self.step  # of each positive
+        self.block = torch.empty_like(self.order)  # of each positive
+        self.block[self.order] = torch.arange(number, device=quality.device) // self.step
         self.lower = torch.searchsorted(ordered, quality)  # how many have lower quality
         self.upper = torch.searchsorted(ordered, quality, right=True)  # how many have lower or equal quality
 
@@ -153,5 +169,5 @@ class _ByQuality:
         number = len(self.order)
         for rows in torch.arange(number, device=first.device).split(max(1, PAIRS // self.step)):
             place = first[rows, None] + torch.arange(self.step, device=first.device)
-            counts = place < end[rows, None].clamp(max=number)
-            yield rows, self.order[place.clamp(max=number - 1)], counts
+            there = place < end[rows, None].clamp(max=number)
+            yield rows, self.order[place.clamp(max=number - 1)], there

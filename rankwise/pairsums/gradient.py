@@ -13,11 +13,7 @@ from rankwise.pairsums.base import PairSums
 
 
 def error_driven(
-    logits: Tensor,
-    loss: Tensor,
-    pushed: Sequence[tuple[PairSums, Tensor]],
-    place: Tensor,
-    gradient: Tensor,
+    logits: Tensor, loss: Tensor, pushed: Sequence[tuple[PairSums, Tensor]], place: Tensor, gradient: Tensor
 ) -> Tensor:
     """The loss with this gradient: what it gives each negative is only read back from the sums when backward runs.
 
@@ -25,10 +21,11 @@ def error_driven(
         logits: The logits that the gradient goes to, any shape and floating type.
         loss: The value, a detached scalar.
         pushed: Sums over pairs with a weight for each positive, [P]: a negative v gets Σ_u weights_u · rank(x_v - p_u).
-        place: Where this process's positives are in the flat logits, int64 [p].
-        gradient: Their gradient, [p].
+        place: Where the positives are in the flat logits, int64 [P]; -1 for those of another process.
+        gradient: The positives' gradient, [P].
     """
-    return _ErrorDriven.apply(logits, loss.to(_working(logits.dtype)), pushed, place, gradient)
+    result: Tensor = _ErrorDriven.apply(logits, loss.to(_working(logits.dtype)), pushed, place, gradient)
+    return result
 
 
 class _ErrorDriven(torch.autograd.Function):
@@ -43,10 +40,14 @@ class _ErrorDriven(torch.autograd.Function):
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
         (logits,) = ctx.saved_tensors
         working = _working(logits.dtype)
-        out = torch.zeros(logits.numel(), dtype=working, device=logits.device)
+        covered = sum(sums.fills for sums, _ in ctx.pushed) == logits.numel()
+        out = (torch.empty if covered else torch.zeros)(logits.numel(), dtype=working, device=logits.device)
+        copies = 1
         for sums, weights in ctx.pushed:
-            sums.read_back(weights * outer, out)
-        out[ctx.place] = (ctx.gradient * outer).to(working)
+            copies = sums.copies
+            sums.read_back(weights * (outer * copies), out)
+        mine = ctx.place >= 0
+        out[ctx.place[mine]] = (ctx.gradient * (outer * copies)).to(working)[mine]
         return out.view(logits.shape).to(logits.dtype), None, None, None, None
 
 

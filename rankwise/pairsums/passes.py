@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankwise.pairsums.cells import Cells
-from rankwise.pairsums.samples import Negatives, NotFiniteError
+from rankwise.pairsums.samples import Negatives
 
 #: So many samples are worked on at once in plain torch: on a CPU the temporaries then stay in its cache.
 BLOCK_CPU, BLOCK_GPU = 1 << 17, 1 << 22
@@ -26,9 +26,7 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
     """
     if compiled := _compiled(negatives):
         return compiled.moments(negatives, cells)
-    lowest, highest = negatives.values.aminmax() if negatives.values.numel() else (negatives.values.new_zeros(()),) * 2
-    if not bool(lowest.isfinite() & highest.isfinite()):
-        raise NotFiniteError
+    negatives.check_finite()
     total = torch.zeros(cells.degree + 1, cells.size, dtype=torch.float64, device=negatives.values.device)
     for x, _, skipped in _blocks(negatives):
         index, f = cells.locate(x if cells.edges is None else x.double())  # f is long where cells are cut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class NotFiniteError(ValueError):
-    """A sample is NaN or infinite."""
+    """A logit is NaN or infinite."""
 
 
 class Sums(NamedTuple):
@@ -33,12 +33,16 @@ class Negatives:
         start: Where ``values`` begins in the flat logits of the batch, if they are a stretch of it.
         index: The place of each value in the flat logits, int64 [n], if they are picked from it.
         skip: Places of ``values`` that are no negatives, int64 [k, 2]: sorted, disjoint (first, one past the last).
+        world: Whether they are one process's share: sums over them are those over the shares of all processes.
+        columns: Columns of the logits before they were flattened, to say where a bad number is.
     """
 
     values: Tensor
     start: int = 0
     index: Tensor | None = None
     skip: Tensor | None = None
+    world: bool = False
+    columns: int = 1
 
     def skipped(self) -> Tensor:
         """The places of ``values`` that are no negatives, one by one, sorted int64."""
@@ -55,23 +59,23 @@ class Negatives:
             return self
         kept = torch.ones_like(self.values, dtype=torch.bool)
         kept[skipped] = False
-        where = kept.nonzero().squeeze(1)
-        return Negatives(self.values[where], index=where + self.start if self.index is None else self.index[where])
+        return replace(self, skip=None).at(kept.nonzero().squeeze(1))
 
-    @property
-    def number(self) -> int:
-        """How many negatives there are."""
-        skipped = 0 if self.skip is None else int((self.skip[:, 1] - self.skip[:, 0]).sum())
-        return self.values.numel() - skipped
+    def at(self, which: Tensor) -> Negatives:
+        """Only the values at some places, int64."""
+        index = which + self.start if self.index is None else self.index[which]
+        return replace(self, values=self.values[which], start=0, index=index)
 
-    def highest(self, number: int) -> Negatives:
-        """The ``number`` negatives with the highest logits; all of them if there are no more than that."""
-        all_of_them = self.picked()
-        if all_of_them.values.numel() <= number:
-            return self
-        values, which = all_of_them.values.topk(number, sorted=False)
-        index = which + self.start if all_of_them.index is None else all_of_them.index[which]
-        return Negatives(values, index=index)
+    def check_finite(self) -> None:
+        """Raise a `NotFiniteError` that says where, if one of the values is NaN or infinite, skipped ones included."""
+        if self.values.numel() and not bool(torch.stack(self.values.aminmax()).isfinite().all()):
+            bad = (~self.values.isfinite()).nonzero().squeeze(1)
+            first = int(bad[0]) + self.start if self.index is None else int(self.index[bad[0]])
+            raise NotFiniteError(
+                f"logits: {len(bad)} of {self.values.numel()} values are NaN or infinite, the first at index "
+                f"{list(divmod(first, self.columns))}. Lower the learning rate, clip the gradients or look for the "
+                "layer that overflows"
+            )
 
     def write(self, gradient: Tensor, out: Tensor, where: slice | None = None) -> None:
         """Put the gradients of ``values``, or of those at ``where``, into the flat gradient of the batch."""

@@ -83,10 +83,9 @@ class SigmoidCells:
         self.width = distance.lam / self.scale
         self.reach = max(math.ceil(precision.near / self.width), reach)
         depth = max(math.ceil(precision.depth / self.width), self.reach) + 2
-        self.lattice = Cells(
-            self.scale, *_stretches((positives * self.scale).floor(), depth, self.reach + 1), precision.degree
-        )
-        self.parts = precision.parts if self.lattice.size <= ONE_STRETCH else 1
+        low, high = _stretches((positives * self.scale).floor(), depth, self.reach + 1)
+        self.lattice = Cells(self.scale, low, high, precision.degree)
+        self.parts = precision.parts if len(low) == 1 and self.lattice.size <= ONE_STRETCH else 1
         self.part_degree = precision.part_degree if self.parts > 1 else precision.degree
         self.cell, self.place = self.lattice.locate(positives)
         self.powers = vandermonde(self.place, precision.degree)  # [P, n]
