@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
 from rankwise.losses.groups import Scope, make_groups
+from rankwise.losses.inputs import check_choice
 from rankwise.pairsums import Method, Step, error_driven, pair_sums
 
 #: Positives with fewer negatives above them have no gradient, as published: there is nothing to share it among.
@@ -58,11 +61,13 @@ class ALRPLoss(Loss):
         super().__init__()
         if not 0 <= tau < 1 or not 0 <= momentum < 1:
             raise ValueError(f"tau and momentum must be within [0, 1), got {tau} and {momentum}")
+        check_choice("scope", scope, get_args(Scope))
+        check_choice("method", method, get_args(Method))
         self.distance = Step(delta)
         self.tau = tau
         self.momentum = momentum
-        self.scope = scope
-        self.method = method
+        self.scope: Scope = scope
+        self.method: Method = method
         self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))  # of both parts together, of the box part
         self.register_buffer("batches", torch.zeros((), dtype=torch.float64))
 
@@ -87,17 +92,19 @@ class ALRPLoss(Loss):
                 loss = loss + (above / rank).sum() / number
                 pushed.append((sums, pull / above.clamp(min=FEW)))
                 gradients.append(-pull)
-                weights.append((sums.read_back_positives(1 / rank) + 0.5 / rank) / number)
+                weights.append((sums.read_back_positives(1 / rank) + 0.5 / rank) * (sums.copies / number))
             place = torch.cat([labels.new_zeros(0, dtype=torch.int64), *(group.place for group in groups)])
         value = error_driven(logits, loss, pushed, place, torch.cat(gradients))
-        in_order = torch.cat(weights)[place.argsort()].to(value.dtype)
-        return Outcome(value, {"classification": loss.to(value.dtype), "balance": self.balance()}, in_order)
+        parts = {"positives": torch.full_like(loss, number), "classification": loss, "balance": self.balance()}
+        order = place.argsort()
+        mine = order[place[order] >= 0]  # the others are other processes'
+        return Outcome(value, parts, torch.cat(weights)[mine].to(value.dtype))
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         assert outcome.box_weights is not None
         box = (self._scaled(boxes.errors) * boxes.weights * outcome.box_weights).sum()
         if self.training:
-            self._update(outcome.loss.detach(), box.detach(), len(boxes.errors))
+            self._update(outcome.parts, box.detach())
         return box * self.balance().to(box.dtype)
 
     def balance(self) -> Tensor:
@@ -109,9 +116,9 @@ class ALRPLoss(Loss):
         return errors / (2 * (1 - self.tau))
 
     @torch.no_grad()
-    def _update(self, classification: Tensor, box: Tensor, positives: int) -> None:
-        present = box.new_tensor(float(positives > 0))  # a process without positives has no say
-        now = world_average(torch.stack([classification + box, box, present]).double())
+    def _update(self, parts: dict[str, Tensor], box: Tensor) -> None:
+        present = (parts["positives"] > 0).double()  # a process that ranks no positives has no say
+        now = world_average(torch.stack([parts["classification"] + box, box.double(), present]))
         moved = (now[2] > 0).double()
         self.batches.add_(moved)
         step = moved * torch.maximum(1 / self.batches.clamp(min=1), self.batches.new_tensor(1 - self.momentum))

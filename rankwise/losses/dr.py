@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.inputs import Samples, check_choice, read_samples
 from rankwise.losses.samplewise import row_blocks, with_gradient
 
 
@@ -48,8 +48,7 @@ class DRLoss(Loss):
         if min(positive_temperature, negative_temperature) < 0.02 or smoothness <= 0:
             # Below, the weights of low scores leave the range of float32.
             raise ValueError("the temperatures must be at least 0.02 and smoothness above 0")
-        if scope not in ("batch", "image"):
-            raise ValueError(f'scope must be "batch" or "image", got {scope!r}')
+        check_choice("scope", scope, ("batch", "image"))
         self.margin = margin
         self.positive_temperature = positive_temperature
         self.negative_temperature = negative_temperature

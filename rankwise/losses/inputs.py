@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -151,3 +152,9 @@ def _bad_numbers(name: str, value: Tensor) -> str:
         f"{name}: {nan} of {value.numel()} values are NaN and {infinite} infinite, the first at index {first}. Lower "
         "the learning rate, clip the gradients or look for the layer that overflows"
     )
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise a ValueError if a constructor's argument is none of the known ones."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")

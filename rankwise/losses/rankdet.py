@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 
 from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.inputs import Samples, check_choice, read_samples
 from rankwise.losses.samplewise import negative_regions, row_blocks, with_gradient
 from rankwise.pairsums import Method
 from rankwise.pairsums.product import product_sums
@@ -46,7 +48,8 @@ class RankDetLoss(Loss):
             raise ValueError(f"alpha must be within (0, 10] and groups at least 1, got {alpha} and {groups}")
         self.alpha = alpha
         self.groups = groups
-        self.method = method
+        check_choice("method", method, get_args(Method))
+        self.method: Method = method
 
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None

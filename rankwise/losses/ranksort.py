@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 
-from rankwise.losses.base import Loss, Outcome, PositiveBoxes
+from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
 from rankwise.losses.groups import Scope, make_groups
+from rankwise.losses.inputs import check_choice
 from rankwise.pairsums import Method, PairSums, Step, error_driven, pair_sums
+from rankwise.pairsums.by_quality import StepByQuality
 
 #: Positives with fewer missorted ones above them have no sorting gradient: there is nothing to share it among.
 FEW = 1e-9
@@ -25,8 +29,8 @@ class RankSortLoss(Loss):
 
     The loss is the mean over the positives of both. The gradient is the identity update: a positive is pulled up by its
     errors; negatives are pushed down by the ranking error in shares of H, positives of lower quality by the sorting
-    error in shares of H. The box loss is scaled, as a constant for the gradient, to the value of this loss; give it the
-    weight 1, and weigh the boxes by their scores, as the paper does.
+    error in shares of H. The box loss is scaled, by a constant for the gradient, to the value of this loss over all
+    processes; give it the weight 1, and weigh the boxes by their scores, as the paper does.
 
     Rank & Sort Loss for Object Detection and Instance Segmentation, Oksuz et al. 2021, https://arxiv.org/abs/2107.11669
 
@@ -39,9 +43,11 @@ class RankSortLoss(Loss):
 
     def __init__(self, delta: float = 0.5, scope: Scope = "batch", method: Method = "fast") -> None:
         super().__init__()
+        check_choice("scope", scope, get_args(Scope))
+        check_choice("method", method, get_args(Method))
         self.distance = Step(delta)
-        self.scope = scope
-        self.method = method
+        self.scope: Scope = scope
+        self.method: Method = method
 
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
@@ -57,7 +63,8 @@ class RankSortLoss(Loss):
                 sums = pair_sums(group.negatives, group.positives, self.distance, method=self.method)
                 above = sums.over_negatives().rank
                 among = sums.over_positives().rank
-                sorting_error, gradient = _sorting(sums, among, group.quality)
+                order = StepByQuality(sums, group.positives, group.quality, self.distance.delta, self.method)
+                sorting_error, gradient = _sorting(sums, order, among)
                 ranking = ranking + (above / (among + above)).sum() / number
                 sorting = sorting + sorting_error.sum() / number
                 pushed.append((sums, 1 / (among + above) / number))
@@ -69,21 +76,22 @@ class RankSortLoss(Loss):
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         box = super().box_loss(boxes, outcome)
-        return box * (outcome.loss.detach() / box.detach().clamp(min=1e-6))
+        ranking, mean = world_average(torch.stack([outcome.loss.detach().to(box.dtype), box.detach()]))
+        return box * (ranking / mean.clamp(min=1e-6))
 
 
-def _sorting(sums: PairSums, among: Tensor, quality: Tensor) -> tuple[Tensor, Tensor]:
+def _sorting(sums: PairSums, order: StepByQuality, among: Tensor) -> tuple[Tensor, Tensor]:
     """Each positive's sorting error, and the gradient of all positives by them, [P].
 
     Args:
         sums: Sums over pairs.
+        order: Sums over pairs of positives of different quality.
         among: Each positive's rank among the positives, [P].
-        quality: Each positive's quality, [P].
     """
-    worse = sums.over_positives(quality).rank
-    current = sums.over_positives(values=1 - quality).rank
-    of_worse = sums.over_positives(quality, 1 - quality).rank
+    lack = 1 - order.quality
+    current = sums.over_positives(values=lack).rank
+    worse, of_worse = order.over_lower(torch.stack([torch.ones_like(lack), lack]))
     # current/among − (current − of_worse)/(among − worse), written so that nothing cancels
     error = (of_worse - worse * current / among) / (among - worse)
     share = torch.where(worse > FEW, error / worse.clamp(min=FEW), 0.0)
-    return error, sums.read_back_positives(share, quality) - share * worse
+    return error, order.read_back(share) - share * worse

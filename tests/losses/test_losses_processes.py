@@ -13,66 +13,79 @@ from rankwise.losses import (
     FocalLoss,
     GHMLoss,
     Loss,
+    Outcome,
     PositiveBoxes,
     QualityFocalLoss,
+    RankSortLoss,
     VarifocalLoss,
 )
 
-LOSSES = [FocalLoss, QualityFocalLoss, VarifocalLoss, GHMLoss]
-#: Rows of the two processes: uneven, and the positives are all in the first.
+LOSSES = {
+    "focal": FocalLoss,
+    "quality": QualityFocalLoss,
+    "varifocal": VarifocalLoss,
+    "ghm": GHMLoss,
+    "ranksort": lambda: RankSortLoss(scope="world"),
+    "alrp": lambda: ALRPLoss(scope="world"),
+}
+#: The first rows are the first process's, the rest the second's.
 SPLIT = 70
+#: Rows of the positives: in both processes, in one, in none.
+POSITIVES = {"both": [*range(9), 70, 75, 99], "one": list(range(12)), "none": []}
 
 
-def scene() -> tuple[Tensor, Tensor, Tensor]:
+def scene(where: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits, labels, quality and box errors."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(100, 3, generator=generator, dtype=torch.float64)
     labels = torch.full((100,), 3)
-    labels[:12] = torch.randint(0, 3, (12,), generator=generator)
-    return logits, labels, torch.rand(100, generator=generator, dtype=torch.float64)
+    rows = POSITIVES[where]
+    labels[rows] = torch.randint(0, 3, (len(rows),), generator=generator)
+    return logits, labels, *torch.rand(2, 100, generator=generator, dtype=torch.float64)
 
 
-def run(loss: Loss, part: slice) -> tuple[Tensor, Tensor]:
-    logits, labels, quality = (value[part] for value in scene())
-    logits = logits.clone().requires_grad_()
-    value = loss(logits, labels, quality)
-    return value.detach(), torch.autograd.grad(value, logits)[0]
+def run(loss: Loss, where: str, part: slice) -> dict[str, Tensor]:
+    """Loss and box loss of some of the rows, with their gradients."""
+    logits, labels, quality, errors = (value[part] for value in scene(where))
+    logits, errors = logits.clone().requires_grad_(), errors.clone().requires_grad_()
+    outcome: Outcome = loss.outcome(logits, labels, quality)
+    mine = errors[labels < 3]
+    box = loss.box_loss(PositiveBoxes(mine, torch.ones_like(mine)), outcome)
+    result = {"loss": outcome.loss.detach(), "box": box.detach()}
+    result["gradient"] = torch.autograd.grad(outcome.loss, logits)[0]
+    result["box gradient"] = torch.autograd.grad(box, errors)[0]
+    return result
 
 
 def process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
     init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     part = slice(0, SPLIT) if rank == 0 else slice(SPLIT, 100)
     results = {}
-    for make in LOSSES:
-        value, gradient = run(make(), part)
-        all_reduce(value)
-        results[make.__name__] = (value / 2, gradient / 2)
-    balanced = ALRPLoss()
-    logits, labels, quality = (value[part] for value in scene())
-    outcome = balanced.outcome(logits, labels, quality)
-    positives = int((labels < 3).sum())
-    box = balanced.box_loss(PositiveBoxes(torch.rand(positives), torch.ones(positives)), outcome)
-    results["balance"] = (balanced.balance(), box)
+    for name, make in LOSSES.items():
+        for where in POSITIVES:
+            result = run(make(), where, part)
+            for value in (result["loss"], result["box"]):
+                all_reduce(value)
+            results[name, where] = {key: value / 2 for key, value in result.items()}
     torch.save(results, Path(folder) / f"{rank}.pt")
     destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> list[dict[str, tuple[Tensor, Tensor]]]:
+def results(tmp_path_factory) -> list[dict[tuple[str, str], dict[str, Tensor]]]:
     folder = tmp_path_factory.mktemp("processes")
     spawn(process, (str(folder),), nprocs=2)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.parametrize("make", LOSSES)
-def test_two_processes_are_one_with_the_whole_batch(make, results):
-    value, gradient = run(make(), slice(None))
-    for result in results:
-        torch.testing.assert_close(result[make.__name__][0], value)
-    both = torch.cat([result[make.__name__][1] for result in results])
-    torch.testing.assert_close(both, gradient, rtol=1e-9, atol=1e-12)
-
-
-def test_alrp_balance_is_the_same_in_all_processes_and_that_of_those_with_positives(results):
-    assert results[0]["balance"][0] == results[1]["balance"][0]
-    assert results[0]["balance"][0] > 1
-    assert results[1]["balance"][1] == 0
+@pytest.mark.parametrize("where", POSITIVES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_two_processes_are_one_with_the_whole_batch(name, where, results):
+    expected = run(LOSSES[name](), where, slice(None))
+    parts = [result[name, where] for result in results]
+    for key in ("loss", "box"):
+        torch.testing.assert_close(parts[0][key], expected[key], rtol=1e-9, atol=1e-12)
+    for key in ("gradient", "box gradient"):
+        both = torch.cat([part[key] for part in parts])
+        torch.testing.assert_close(both, expected[key], rtol=1e-8, atol=1e-12)
