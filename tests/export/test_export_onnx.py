@@ -1,0 +1,148 @@
+"""The ONNX file says what the detector says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from rich.console import Console
+
+from rankwise.export import OnnxDetector
+from rankwise.export import onnx as exporting
+from rankwise.export.comparison import Differences, compare, compare_detections
+from rankwise.export.runtime import open_session
+from rankwise.models import BackboneSettings, Detector, DetectorSettings, ModelError
+
+# Lying, standing, odd, larger and smaller than what was traced; batches of one and of several.
+SIZES = [
+    (1, 96, 160),
+    (1, 160, 96),
+    (2, 128, 192),
+    (1, 65, 65),
+    (3, 97, 131),
+    (1, 200, 301),
+    (1, 256, 320),
+    (2, 66, 257),
+    (1, 333, 95),
+    (1, 448, 640),
+]
+
+
+def test_scores_and_boxes_are_torchs_at_ten_sizes(exported: Any) -> None:
+    session = open_session(exported.outside, threads=1)
+    for shape in SIZES:
+        found = compare(exported.detector, session, [shape], seed=sum(shape))
+        assert found.images == shape[0]
+        assert found.boxes <= 1e-3, shape
+        assert found.scores <= 1e-4, shape
+
+
+def test_suppression_inside_finds_what_torchs_finds(exported: Any) -> None:
+    session, inside = open_session(exported.outside, threads=1), open_session(exported.inside, threads=1)
+    found = compare_detections(exported.detector, session, inside, SIZES[:5], seed=7)
+    assert found.matched >= 0.99
+    assert found.boxes <= 1e-3
+    assert found.scores <= 1e-4
+
+
+@pytest.mark.parametrize("per_class", [True, False])
+def test_suppression_inside_follows_its_settings(exported: Any, per_class: bool, tmp_path: Path) -> None:
+    """Few of a level, few in all, another overlap; the classes apart or together."""
+    few = replace(
+        exported.detector.settings.postprocess,
+        topk=40,
+        max_detections=7,
+        nms_threshold=0.3,
+        score_threshold=0.1,
+        per_class=per_class,
+    )
+    detector = Detector(replace(exported.detector.settings, postprocess=few), exported.detector.classes).eval()
+    path = tmp_path / "few.onnx"
+    onnx.save(exporting.with_nms(exported.network, detector), path)
+    session, inside = open_session(exported.outside, threads=1), open_session(path, threads=1)
+    found = compare_detections(detector, session, inside, [(2, 128, 192)])
+    assert found.matched == 1.0
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 128, 192), dtype=np.uint8)
+    sizes = np.array([[128, 192], [100, 150]])
+    boxes, scores, labels, count = inside.run(None, {"images": images, "sizes": sizes})
+    assert count.tolist() == [7, 7]
+    assert boxes.shape == (2, 7, 4)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    assert set(labels.flatten()) <= {0, 1, 2}
+    assert (boxes[1] <= [150, 100, 150, 100]).all()
+
+
+def test_an_image_without_detections_has_none(exported: Any, tmp_path: Path) -> None:
+    settings = replace(exported.detector.settings.postprocess, score_threshold=0.999999)
+    detector = Detector(replace(exported.detector.settings, postprocess=settings), exported.detector.classes)
+    path = tmp_path / "none.onnx"
+    onnx.save(exporting.with_nms(exported.network, detector), path)
+    images = np.zeros((2, 3, 96, 128), dtype=np.uint8)
+    _, scores, labels, count = open_session(path, threads=1).run(None, {"images": images, "sizes": [[96, 128]] * 2})
+    assert count.tolist() == [0, 0]
+    assert not scores.any()
+    assert (labels == -1).all()
+
+
+def test_a_failed_check_leaves_no_file(exported: Any, tmp_path: Path) -> None:
+    wrong = Detector(exported.detector.settings, exported.detector.classes).eval()
+    with pytest.raises(ModelError, match=r"does not say what the detector says.*No file was written"):
+        exporting.write_checked(wrong, exported.network, tmp_path / "model.onnx", "outside", Console(quiet=True))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [
+        Differences(2e-3, 0, 5, 2),
+        Differences(0, 2e-4, 5, 0),
+        Differences(float("nan"), 0, 5, float("nan")),
+        Differences(0, float("nan"), 5, 0),
+        Differences(0, 0, 5, 0, matched=0.9),
+        Differences(0, 0, 0, 0),
+    ],
+)
+def test_differences_that_are_too_large_or_no_numbers_are_refused(differences: Differences) -> None:
+    with pytest.raises(ModelError, match="does not say what the detector says"):
+        differences.check()
+
+
+def test_export_says_how_far_it_is_from_torch(
+    exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported.detector.save(tmp_path / "best.safetensors")
+    monkeypatch.setattr(exporting, "trace", lambda detector, opset: exported.network)
+    made = exporting.export_run(tmp_path, nms="inside")
+    assert made == tmp_path / "model.onnx"
+    said = capsys.readouterr().out
+    assert "boxes differ by at most" in said
+    assert "suppression checked" in said
+    assert OnnxDetector(made).classes == exported.detector.classes
+
+
+def test_the_file_names_its_sizes_and_keeps_no_paths(exported: Any) -> None:
+    model = onnx.load(exported.outside)
+    shape = [item.dim_param or item.dim_value for item in model.graph.input[0].type.tensor_type.shape.dim]
+    assert shape == ["batch", 3, "height", "width"]
+    assert b"site-packages" not in exported.outside.read_bytes()
+    assert str(Path(exporting.__file__).parent).encode() not in exported.outside.read_bytes()
+
+
+def test_what_cannot_be_exported_is_said(exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="holds no detector"):
+        exporting.export_run(tmp_path)
+    with pytest.raises(ModelError, match="opset is 11: choose 18 or later"):
+        exporting.export_detector(exported.detector, tmp_path / "model.onnx", opset=11)
+    torch.manual_seed(0)
+    backbone = BackboneSettings("resnet10t", args={"channels": [8, 16, 24, 32]}, deformable_stages=(5,))
+    with pytest.raises(ModelError, match="deformable"):
+        exporting.export_detector(Detector(DetectorSettings(backbone=backbone), ["ant"]), tmp_path / "model.onnx")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"pip install 'rankwise\[export\]'"):
+        exporting.export_detector(exported.detector, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
