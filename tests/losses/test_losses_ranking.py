@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankwise.losses import ALRPLoss, PositiveBoxes, RankDetLoss, RankSortLoss
+from rankwise.pairsums import by_quality, passes
 
 SCENES = json.loads((Path(__file__).parent / "ranking_losses.json").read_text())
 METHODS = ["dense", "fast"]
@@ -156,6 +157,41 @@ def test_fast_equals_dense(make, dtype, value, slope, positives, seed):
     assert (gradient_of(got.loss, logits) - wanted).norm() <= slope * wanted.norm()
     if expected.box_weights is not None:
         torch.testing.assert_close(got.box_weights.double(), expected.box_weights, rtol=1e-5, atol=1e-9)
+
+
+AWKWARD = {
+    "logits over thousands": lambda logits, quality: (2000 * logits, quality),
+    "all logits equal": lambda logits, quality: (0 * logits - 4.6, quality),
+    "few different logits": lambda logits, quality: (logits.round(), quality),
+    "all qualities equal": lambda logits, quality: (logits, 0 * quality + 0.5),
+    "qualities 0 and 1": lambda logits, quality: (logits, quality.round()),
+    "far from zero": lambda logits, quality: (logits + 5000, quality),
+    "near each other": lambda logits, quality: (1e-3 * logits - 4.6, quality),
+}
+
+
+@pytest.mark.parametrize("make", [RankSortLoss, ALRPLoss, RankDetLoss])
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_fast_equals_dense_in_awkward_corners(make, kind):
+    logits, labels, quality, _ = scene(positives=120, seed=4)
+    logits, quality = AWKWARD[kind](logits.detach(), quality)
+    logits.requires_grad_()
+    fast, dense = make(method="fast")(logits, labels, quality), make(method="dense")(logits, labels, quality)
+    assert fast.item() == pytest.approx(dense.item(), rel=1e-9, abs=1e-12)
+    got, wanted = gradient_of(fast, logits), gradient_of(dense, logits)
+    assert (got - wanted).norm() <= 1e-8 * wanted.norm() + 1e-12
+
+
+@pytest.mark.parametrize("make", [RankSortLoss, ALRPLoss])
+def test_without_compiled_code_the_result_is_the_same(make, monkeypatch):
+    logits, labels, quality, _ = scene(positives=120, seed=5)
+    expected = make(method="dense")(logits, labels, quality)
+    monkeypatch.setattr(by_quality, "_compiled", lambda: None)
+    monkeypatch.setattr(passes, "use_compiled", False)
+    value = make(method="fast")(logits, labels, quality)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-9)
+    wanted = gradient_of(expected, logits)
+    assert (gradient_of(value, logits) - wanted).norm() <= 1e-8 * wanted.norm()
 
 
 @pytest.mark.parametrize("make", [RankSortLoss, ALRPLoss])
