@@ -177,7 +177,8 @@ def evaluate_run(
         section["path"] = data
     settings = from_plain(DataSettings, section, "data")
     detector = Detector.load(run, device=pick_device(device))
-    dataset = open_split(settings, split or "val").with_transform(EvalTransform(detector.settings.input))
+    dataset = open_split(settings, split or "val", detector.classes)
+    dataset = dataset.with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
         raise ValueError(
             f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}"
