@@ -154,7 +154,7 @@ def _of_the_world(logits: Tensor, labels: Tensor, quality: Tensor | None) -> lis
     everyone = gather_rows(rows)
     if mistake:
         raise mistake
-    positives, all_quality = torch.cat(everyone).unbind(1)
+    positives, all_quality = torch.cat(everyone).T.contiguous()
     if bool(positives.isnan().any()):
         raise ValueError("another process was called with bad values; its own message says which")
     if len(positives) == 0:

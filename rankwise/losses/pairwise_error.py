@@ -16,6 +16,7 @@ from rankwise.pairsums import (
     Method,
     PairSums,
     SigmoidCrossEntropy,
+    eager,
     error_driven,
     highest,
     pair_sums,
@@ -70,6 +71,7 @@ class PairwiseError(Loss):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

@@ -26,6 +26,7 @@ reads the positives' sums from these: `step` for the step, `sigmoid` and `floors
 from rankwise.pairsums.base import PairSums
 from rankwise.pairsums.dense import DensePairSums
 from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step
+from rankwise.pairsums.eager import eager
 from rankwise.pairsums.fast import FastPairSums, Method, pair_sums
 from rankwise.pairsums.gradient import error_driven
 from rankwise.pairsums.samples import Negatives, NotFiniteError, Sums
@@ -43,6 +44,7 @@ __all__ = [
     "SigmoidCrossEntropy",
     "Step",
     "Sums",
+    "eager",
     "error_driven",
     "gather_rows",
     "highest",
