@@ -69,13 +69,14 @@ def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: in
     found = torch.empty(len(points), sum(taken), dtype=torch.int64, device=points.device)
     start = column = 0
     for size, count in zip(level_sizes, taken, strict=True):
-        level = anchors[start : start + size]
+        level_x, level_y = anchors[start : start + size].T.contiguous()
         number = torch.arange(size, device=points.device)
         for piece in pieces(size, len(points), points.device):
             x, y = points[piece].unsqueeze(-1).unbind(1)
-            distance = (x - level[:, 0]).square_().add_((y - level[:, 1]).square_())
-            # Floats that are not negative order like their bits: with the index below them no two keys are equal.
-            key = (distance.view(torch.int32).long() << 32).bitwise_or_(number)
+            distance = (x - level_x).square_().add_((y - level_y).square_())
+            # Floats that are not negative order like their bits, and those of a float32 leave the lower 29 of a float64
+            # free: with the index there no two keys are equal, and the first of equals comes first.
+            key = distance.double().view(torch.int64).bitwise_or_(number)
             found[piece, column : column + count] = key.topk(count, largest=False).indices + start
         start += size
         column += count

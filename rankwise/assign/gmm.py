@@ -76,19 +76,20 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
     bound = values.new_full((len(values),), -math.inf)
     converged = torch.zeros_like(bound, dtype=torch.bool)
 
-    # Only the rows that have not converged at the last check are worked on; those that converge in between are held.
+    # Worked on are only the rows that had not converged at the last check; those that converge in between are held.
     going = torch.arange(len(values), device=values.device)
-    for iteration in range(MAX_ITERATIONS):
-        if iteration % ITERATIONS_BETWEEN_CHECKS == 0:
-            going = going[~converged[going]]
-            if not len(going):
-                break
-            rows, row_mask = values[going], mask[going]
-        old, old_bound, held = parameters[..., going], bound[going], converged[going]
-        new, new_bound = _iterate(rows, row_mask, old)
-        parameters[..., going] = torch.where(held, old, new)
-        bound[going] = new_bound
-        converged[going] = held | ((new_bound - old_bound).abs() < TOLERANCE)
+    for done in range(0, MAX_ITERATIONS, ITERATIONS_BETWEEN_CHECKS):
+        going = going[~converged[going]]
+        if not len(going):
+            break
+        rows, row_mask = values[going], mask[going]
+        now, now_bound, held = parameters[..., going], bound[going], converged[going]
+        for _ in range(min(ITERATIONS_BETWEEN_CHECKS, MAX_ITERATIONS - done)):
+            new, new_bound = _iterate(rows, row_mask, now)
+            now = torch.where(held, now, new)
+            held = held | ((new_bound - now_bound).abs() < TOLERANCE)
+            now_bound = new_bound
+        parameters[..., going], bound[going], converged[going] = now, now_bound, held
     weights, means, variances = parameters
     return Mixtures(weights, means, variances, converged)
 

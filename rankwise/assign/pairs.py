@@ -36,8 +36,9 @@ def pieces(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
 def intersections(boxes: Tensor, others: Tensor) -> Tensor:
     """The areas that boxes [R, 4] share with other boxes [A, 4], as [R, A]."""
     left, top, right, bottom = boxes.unsqueeze(-1).unbind(1)  # each [R, 1]
-    width = torch.minimum(right, others[:, 2]).sub_(torch.maximum(left, others[:, 0])).clamp_(min=0)
-    height = torch.minimum(bottom, others[:, 3]).sub_(torch.maximum(top, others[:, 1])).clamp_(min=0)
+    x1, y1, x2, y2 = others.T.contiguous()  # each [A], and whole in memory: rows of the table are made without strides
+    width = torch.minimum(right, x2).sub_(torch.maximum(left, x1)).clamp_(min=0)
+    height = torch.minimum(bottom, y2).sub_(torch.maximum(top, y1)).clamp_(min=0)
     return width.mul_(height)
 
 
