@@ -57,7 +57,7 @@ class Visit:
 
     def __init__(self, context: Any, path: Path) -> None:
         self.page = context.new_page()
-        self.page.set_default_timeout(10_000)
+        self.page.set_default_timeout(30_000)
         self.complaints: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
@@ -237,17 +237,28 @@ def test_filters_leave_the_images_that_fit_and_fade_other_boxes(visit: Any, repo
     assert page.locator("#images .box").count() == 0
 
 
-def test_pointing_at_a_box_tells_what_it_is(visit: Any, reports: dict[str, Path]) -> None:
-    one = visit(reports["one"])
-    one.page.get_by_label("Error", exact=True).select_option("background")
-    box = one.page.locator("#images .box.background").first
-    box.scroll_into_view_if_needed()
-    corner = box.bounding_box()
-    for step in range(1, 8):  # a smaller box may lie on a part of it
-        one.page.mouse.move(corner["x"] + step * corner["width"] / 8, corner["y"] + 3)
-        if "background" in one.tip():
-            break
-    assert re.search(r"B\s+\w+ 0\.\d+\nbackground, IoU 0\.0\d", one.tip())
+def test_pointing_at_a_box_tells_what_it_is(visit: Any, tmp_path: Path) -> None:
+    dataset = painted(["a.png"], ["cat", "dog"])
+    found = {
+        1: {
+            "boxes": torch.cat([torch.tensor([[70.0, 70, 90, 90]]), torch.from_numpy(dataset.records[0].boxes[:1])]),
+            "scores": torch.tensor([0.75, 0.5]),
+            "labels": torch.tensor([0, int(dataset.records[0].labels[0])]),
+        }
+    }
+    path = tmp_path / "page.html"
+    path.write_text(render(page_data([opened(dataset, found)])), encoding="utf-8")
+    one = visit(path)
+    picture = one.page.locator("#images .picture")
+    side = picture.bounding_box()["width"]
+    picture.hover(position={"x": 0.8 * side, "y": 0.8 * side})
+    assert one.tip().split("\n")[:2] == ["B cat 0.75", "background, IoU 0.00"]
+    picture.hover(position={"x": 0.1 * side, "y": 0.4 * side})
+    assert one.tip().split("\n") == ["✓ dog 0.5", "right, IoU 1.00 with dog"]
+    picture.hover(position={"x": 0.6 * side, "y": 0.4 * side})
+    assert one.tip().split("\n") == ["cat (annotated)", "missed"]
+    picture.hover(position={"x": 0.4 * side, "y": 0.9 * side})
+    assert one.page.locator("#tip.shown").count() == 0
 
 
 def test_the_viewer_goes_from_image_to_image_and_lights_boxes(visit: Any, reports: dict[str, Path]) -> None:

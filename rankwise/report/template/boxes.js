@@ -138,7 +138,7 @@ function picture(item, run, filter, named) {
       detection.kind,
       detection.label,
       `detection ${KINDS[detection.kind]}`,
-      named ? `${letter} ${name} ${detection.score.toFixed(2)}`.trim() : letter,
+      named ? `${letter} ${name} ${short(detection.score)}`.trim() : letter,
       lines,
     );
   });

@@ -31,9 +31,11 @@ function frame(svg, width, xAxis, yAxis) {
     );
   }
   for (const tick of ticks(xAxis.min, xAxis.max, Math.max(2, Math.floor((right - left) / 60)))) {
+    const text = format(xAxis)(tick);
+    const inside = Math.min(x(tick), width - 3.4 * text.length); // the last one must not be cut off
     axes.append(
       draw('line', { class: 'minor', x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4 }),
-      draw('text', { x: x(tick), y: bottom + 17, 'text-anchor': 'middle' }, format(xAxis)(tick)),
+      draw('text', { x: inside, y: bottom + 17, 'text-anchor': 'middle' }, text),
     );
   }
   axes.append(
@@ -101,7 +103,7 @@ function lineChart(title, spec) {
     class: spec.pick ? 'plot pick' : 'plot',
     role: 'img',
     tabindex: '0',
-    'aria-label': `${title}. Arrow keys read the values.`,
+    'aria-label': `${title}. Arrow keys ${spec.pick ? 'move the threshold' : 'read the values'}.`,
   });
   const figure = make('figure', { class: 'chart' }, make('figcaption', {}, title), svg);
   let scale = null;

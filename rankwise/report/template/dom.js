@@ -19,10 +19,11 @@ function build(element, attributes, children) {
 const byId = (id) => document.getElementById(id);
 
 const DASH = '–';
-const fixed = (value, digits = 1) => (value === null || value === undefined ? DASH : value.toFixed(digits));
+const fixed = (value, digits = 1) =>
+  value === null || value === undefined ? DASH : value.toFixed(digits).replace('-', '−');
 const percent = (value, digits = 1) =>
   value === null || value === undefined ? DASH : `${(100 * value).toFixed(digits)} %`;
-const whole = (value) => value.toLocaleString('en');
+const whole = (value) => (value === null || value === undefined ? DASH : value.toLocaleString('en'));
 
 // Three digits that matter, without needless zeros: 0.00213, 41.2, 1,250.
 function short(value) {

@@ -13,7 +13,9 @@ function bars(values, most, write) {
         {},
         make('b', {}, write(value)),
         ' ',
-        run && value !== null && values[0] !== null ? change(value - values[0], write === whole ? 0 : 1, false) : null,
+        comparable(run) && value !== null && values[0] !== null
+          ? change(value - values[0], write === whole ? 0 : 1, false)
+          : null,
       ),
     ),
   );

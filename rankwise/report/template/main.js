@@ -68,7 +68,7 @@ function navigation() {
         section === entry.target ? link.setAttribute('aria-current', 'true') : link.removeAttribute('aria-current'),
       );
       const link = links.get(entry.target);
-      nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
+      nav.scrollLeft = link.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
     },
     { rootMargin: '-20% 0px -79% 0px' },
   );

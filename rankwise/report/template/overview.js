@@ -20,12 +20,12 @@ function best(values) {
 }
 
 // The cells of one row for all runs: the value, its difference to the first run's, the best one in bold.
-function comparedCells(values, digits, write, higherIsBetter = true) {
-  const top = higherIsBetter ? best(values) : null;
+function comparedCells(values, digits, write) {
+  const top = RUNS.every((_, run) => run === 0 || comparable(run)) ? best(values) : null;
   return values.map((value, run) => {
     const text = make(value !== null && value === top ? 'b' : 'span', {}, write(value, digits));
-    const known = run > 0 && value !== null && value !== undefined && values[0] !== null && values[0] !== undefined;
-    return known ? [text, ' ', change(value - values[0], digits, higherIsBetter)] : text;
+    const known = comparable(run) && value !== null && values[0] !== null;
+    return known ? [text, ' ', change(value - values[0], digits)] : text;
   });
 }
 
@@ -73,13 +73,14 @@ function tiles() {
   return make('dl', { class: 'tiles' }, [...MEASURES, ...COEFFICIENTS].map(tile), threshold);
 }
 
+// Of a class: key, name, how to write it, digits, and whether more is better.
 const CLASS_COLUMNS = [
-  ['objects', 'objects', whole, 0],
-  ['ap', 'AP', fixed, 1],
-  ['f1', 'best F1', percent, 1],
-  ['precision', 'precision', percent, 1],
-  ['recall', 'recall', percent, 1],
-  ['score', 'at score', short, 3],
+  ['objects', 'objects', whole, 0, false],
+  ['ap', 'AP', fixed, 1, true],
+  ['f1', 'best F1', fixed, 1, true],
+  ['precision', 'precision', fixed, 1, true],
+  ['recall', 'recall', fixed, 1, true],
+  ['score', 'at score', short, 3, false],
 ];
 
 function classTable() {
@@ -88,28 +89,24 @@ function classTable() {
   const place = make('div', {});
   let [sortBy, downwards, column] = [null, true, 'ap'];
 
-  const value = (name, key) =>
-    MANY ? found.map((rows) => rows.get(name)?.[column] ?? null)[key] : found[0].get(name)[key];
+  function value(name, run, key) {
+    const given = found[run].get(name)?.[key] ?? null;
+    return given !== null && ['f1', 'precision', 'recall'].includes(key) ? 100 * given : given;
+  }
+  // What a column is sorted by: one of the measures, or with several runs one of them.
+  const sorted = (name) => (MANY ? value(name, sortBy, column) : value(name, 0, sortBy)) ?? -1;
 
   function render() {
     const order = [...names];
     if (sortBy === 'name') order.sort((a, b) => (downwards ? a.localeCompare(b) : b.localeCompare(a)));
-    else if (sortBy !== null)
-      order.sort((a, b) => ((value(b, sortBy) ?? -1) - (value(a, sortBy) ?? -1)) * (downwards ? 1 : -1));
-    const [, , write, digits] = CLASS_COLUMNS.find(([key]) => key === column);
-    const rows = order.map((name) => [
-      name,
-      ...(MANY
-        ? comparedCells(
-            RUNS.map((_, run) => {
-              const v = value(name, run);
-              return v !== null && ['f1', 'precision', 'recall'].includes(column) ? 100 * v : v;
-            }),
-            digits,
-            column === 'objects' ? whole : fixed,
-          )
-        : CLASS_COLUMNS.map(([key, , show, places]) => show(value(name, key), places))),
-    ]);
+    else if (sortBy !== null) order.sort((a, b) => (sorted(b) - sorted(a)) * (downwards ? 1 : -1));
+    const [, , write, digits, better] = CLASS_COLUMNS.find(([key]) => key === column);
+    const cells = (name) => {
+      if (!MANY) return CLASS_COLUMNS.map(([key, , show, places]) => show(value(name, 0, key), places));
+      const values = RUNS.map((_, run) => value(name, run, column));
+      return better ? comparedCells(values, digits, write) : values.map((one) => write(one, digits));
+    };
+    const rows = order.map((name) => [name, ...cells(name)]);
     const head = (key, label) =>
       make(
         'button',
@@ -177,14 +174,19 @@ function overview() {
   if (!MANY) section.append(tiles());
   else
     section.append(
-      make('p', { class: 'muted' }, `▲ better and ▼ worse than ${RUNS[0].name}; the best value is bold.`),
+      make(
+        'p',
+        { class: 'muted' },
+        `▲ better and ▼ worse than ${RUNS[0].name} on the same images; the best value is bold.`,
+      ),
       cocoTable(),
     );
   section.append(
     make(
       'p',
       { class: 'muted' },
-      'AP in percent, mean over IoU 0.5 to 0.95 and classes. Small: below 32² pixels, large: above 96². ',
+      'AP, F1, precision and recall in percent; AP is the mean over IoU 0.5 to 0.95 and classes. ',
+      'Small: below 32² pixels, large: above 96². ',
       'PCC, SCC and KCC: Pearson, Spearman and Kendall correlation of score and IoU.',
     ),
   );

@@ -177,7 +177,7 @@ function scores() {
             `${name} `,
             make('b', {}, fixed(value, digits)),
             ' ',
-            r && value !== null && first !== null ? change(value - first, digits) : null,
+            comparable(r) && value !== null && first !== null ? change(value - first, digits) : null,
           );
         });
         return make(

@@ -23,6 +23,9 @@ const kindColor = (kind) => `var(--${KINDS[kind]})`;
 
 const runLabel = (run) => make('span', { class: 'run' }, swatch(runColor(run), runDash(run)), RUNS[run].name);
 
+// Numbers of a run are set against the first run's only where both saw the same images.
+const comparable = (run) => run > 0 && RUNS[run].dataset === RUNS[0].dataset;
+
 // Where each run's scores are cut: a row of its sweep, at first the one with the best F1.
 const chosenRow = (run) => RUNS[run].sweep.scores.indexOf(RUNS[run].summary.threshold.score);
 const cuts = RUNS.map((_, run) => Math.max(0, chosenRow(run)));

@@ -10,16 +10,16 @@ function recipe() {
   keys.forEach((key) => groups.get(key.split('.')[0]).push(key));
   const differs = (key) => new Set(RUNS.map((run) => written(run.recipe[key]))).size > 1;
   const different = keys.filter(differs);
-  const main = [
-    'loss',
-    'assign',
-    'model.backbone.name',
-    'data.path',
-    'train.epochs',
-    'train.batch_size',
-    'optimizer.name',
-    'optimizer.lr',
-  ];
+  const main = {
+    loss: 'loss',
+    assign: 'assigner',
+    'model.backbone.name': 'backbone',
+    'data.path': 'data',
+    'train.epochs': 'epochs',
+    'train.batch_size': 'batch size',
+    'optimizer.name': 'optimizer',
+    'optimizer.lr': 'learning rate',
+  };
   const row = (key) =>
     Object.assign(
       [
@@ -44,9 +44,11 @@ function recipe() {
       make(
         'dl',
         { class: 'facts' },
-        main
-          .filter((key) => key in RUNS[0].recipe)
-          .map((key) => make('div', {}, make('dt', {}, key), make('dd', {}, written(RUNS[0].recipe[key])))),
+        Object.entries(main)
+          .filter(([key]) => key in RUNS[0].recipe)
+          .map(([key, name]) =>
+            make('div', { title: key }, make('dt', {}, name), make('dd', {}, written(RUNS[0].recipe[key]))),
+          ),
       ),
     );
   }
