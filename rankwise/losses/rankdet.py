@@ -88,7 +88,7 @@ class RankDetLoss(Loss):
         """The IoU-guided loss, with its gradient by the positives' scores [P]."""
         values = torch.stack([torch.ones_like(quality), quality], 1)
         sums = self._dense_sums if self.method == "dense" else product_sums
-        errors = sums(scores, quality, classes, number, self.alpha, values)[:, 0]
+        errors = sums(scores, quality, classes, number, self.alpha, values[:, :1])[:, 0]
         squares = sums(scores, quality, classes, number, 2 * self.alpha, values)
         alike = torch.bincount(classes, minlength=number)
         has_pairs = (alike > 1).any()

@@ -12,8 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-#: The series ends where its terms fall below this: what is left out is lost in the rounding of float64 anyway.
-ROUNDING = 1e-15
+#: The series ends where its terms fall below this: what is left out is no more than the rounding of long sums.
+ROUNDING = 1e-13
 
 #: Samples taken at once, so that their powers stay small beside the samples themselves.
 BLOCK = 4096
