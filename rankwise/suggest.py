@@ -59,6 +59,6 @@ def _nearest_flags(flag: str, flags: list[str]) -> str:
 def _subclasses(base: type) -> list[type]:
     """All classes below one that can be built, by whatever path."""
     found = [] if inspect.isabstract(base) else [base]
-    for cls in base.__subclasses__():
+    for cls in list[type](base.__subclasses__()):
         found += _subclasses(cls)
     return found
