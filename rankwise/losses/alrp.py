@@ -10,7 +10,7 @@ from torch import Tensor
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
 from rankwise.losses.groups import Scope, make_groups
 from rankwise.losses.inputs import check_choice
-from rankwise.pairsums import Method, Step, error_driven, pair_sums
+from rankwise.pairsums import Method, Step, eager, error_driven, pair_sums
 
 #: Positives with fewer negatives above them have no gradient, as published: there is nothing to share it among.
 FEW = 1e-5
@@ -71,6 +71,7 @@ class ALRPLoss(Loss):
         self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))  # of both parts together, of the box part
         self.register_buffer("batches", torch.zeros((), dtype=torch.float64))
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

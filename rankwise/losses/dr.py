@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.inputs import Samples, check_choice, read_samples
 from rankwise.losses.samplewise import row_blocks, with_gradient
+from rankwise.pairsums import eager
 
 
 class DRLoss(Loss):
@@ -56,6 +57,7 @@ class DRLoss(Loss):
         self.weight = weight
         self.scope = scope
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from rankwise.losses.base import Loss, Outcome, world_average
 from rankwise.losses.inputs import Samples, read_samples
 from rankwise.losses.samplewise import negative_regions, row_blocks, score_region, with_gradient
+from rankwise.pairsums import eager
 
 
 class GHMLoss(Loss):
@@ -39,6 +40,7 @@ class GHMLoss(Loss):
         self.momentum = momentum
         self.register_buffer("counts", torch.zeros(bins, dtype=torch.float64))
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

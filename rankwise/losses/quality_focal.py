@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.inputs import read_samples
 from rankwise.losses.samplewise import focal_sum
+from rankwise.pairsums import eager
 
 
 class QualityFocalLoss(Loss):
@@ -30,6 +31,7 @@ class QualityFocalLoss(Loss):
             raise ValueError(f"beta must be at least 0, got {beta}")
         self.beta = beta
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

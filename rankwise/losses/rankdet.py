@@ -10,7 +10,7 @@ from torch import Tensor
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.inputs import Samples, check_choice, read_samples
 from rankwise.losses.samplewise import negative_regions, row_blocks, with_gradient
-from rankwise.pairsums import Method
+from rankwise.pairsums import Method, eager
 from rankwise.pairsums.product import product_sums
 
 #: Pairs of positives taken at once by the dense method: 4 million make 32 MB.
@@ -51,6 +51,7 @@ class RankDetLoss(Loss):
         check_choice("method", method, get_args(Method))
         self.method: Method = method
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
 from rankwise.losses.groups import Scope, make_groups
 from rankwise.losses.inputs import check_choice
-from rankwise.pairsums import Method, PairSums, Step, error_driven, pair_sums
+from rankwise.pairsums import Method, PairSums, Step, eager, error_driven, pair_sums
 from rankwise.pairsums.by_quality import StepByQuality
 
 #: Positives with fewer missorted ones above them have no sorting gradient: there is nothing to share it among.
@@ -49,6 +49,7 @@ class RankSortLoss(Loss):
         self.scope: Scope = scope
         self.method: Method = method
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.inputs import read_samples
 from rankwise.losses.samplewise import focal_sum
+from rankwise.pairsums import eager
 
 
 class VarifocalLoss(Loss):
@@ -32,6 +33,7 @@ class VarifocalLoss(Loss):
         self.alpha = alpha
         self.gamma = gamma
 
+    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:

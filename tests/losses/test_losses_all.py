@@ -259,6 +259,19 @@ def test_evaluates_without_gradients(loss):
         torch.testing.assert_close(loss(logits, labels, quality), expected)
 
 
+def test_a_compiled_step_may_go_through_it(loss):
+    logits, labels, quality = scene()
+    expected = copy.deepcopy(loss)(2 * logits, labels, quality)
+
+    @torch.compile(backend="eager")
+    def step(x: Tensor) -> Tensor:
+        return loss(2 * x, labels, quality) + 1
+
+    value = step(logits)
+    torch.testing.assert_close(value - 1, expected)
+    torch.testing.assert_close(gradient_of(value, logits), gradient_of(expected, logits))
+
+
 def test_parts_for_the_log_are_detached_scalars(loss):
     outcome = loss.outcome(*scene())
     assert outcome.parts
