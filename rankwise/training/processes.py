@@ -40,7 +40,16 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 def launch(settings: TrainSettings) -> Fabric:
     """Starts the processes that the settings ask for; those of ``torchrun`` are there already, and count instead."""
     fabric = build_fabric(settings)
-    fabric.launch()
+    try:
+        _meet_again(fabric)
+        fabric.launch()
+    except RuntimeError as error:
+        if fabric.world_size == 1:
+            raise
+        raise SettingsError(
+            f"the processes could not reach each other ({' '.join(str(error).split())[:300]}): are all of them "
+            "started, with the same address and port, and does a firewall let them through?"
+        ) from error
     if settings.threads:  # after the launch, which shares the cores among the processes
         torch.set_num_threads(settings.threads)
     environment = getattr(fabric.strategy, "cluster_environment", None)
@@ -72,6 +81,26 @@ def build_fabric(settings: TrainSettings) -> Fabric:
         num_nodes=nodes,
         strategy=strategy,
         precision=PRECISIONS[settings.precision],  # type: ignore[arg-type]
+    )
+
+
+def _meet_again(fabric: Fabric) -> None:
+    """After a restart by torchrun: meets under a name of its own.
+
+    Its agent keeps the store in which the processes of the first try have left their addresses, and a process of the
+    second may call the dead. On several machines the number of restarts is not the same for all, and cannot be a name:
+    there the agents are told to keep no store, see the documentation.
+    """
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if not restarts or not shared or os.environ["WORLD_SIZE"] != os.environ["LOCAL_WORLD_SIZE"]:
+        return
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = distributed.TCPStore(address, port, world_size, is_master=False, wait_for_workers=False)
+    backend = "nccl" if fabric.device.type == "cuda" else "gloo"
+    distributed.init_process_group(
+        backend, store=distributed.PrefixStore(f"restart {restarts}", store), rank=rank, world_size=world_size
     )
 
 

@@ -66,6 +66,8 @@ class Stopwatch:
 
 #: Numbers of the log that add up over processes; the others are averaged.
 COUNTS = ("positives", "unmatched")
+#: Means over the positives of a step, which count as many times as there are.
+OF_POSITIVES = ("iou",)
 
 
 class Tracker:
@@ -143,6 +145,8 @@ class Tracker:
         """Takes a step's numbers in, without waiting for the device; True when a line is due."""
         for name, value in values.items():
             value = value.detach().float()
+            if name in OF_POSITIVES:
+                value = value * values["positives"]
             self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._steps += bool(values)  # a step that was skipped has none
         self._images += images
@@ -223,9 +227,11 @@ class Tracker:
         world = self.fabric.world_size
         if world > 1:
             torch.distributed.all_reduce(sums)
-        values = (sums / self._steps).tolist()
-        shares = [1 if name in COUNTS else world for name in names]
-        return {name: _plain(value / share) for name, value, share in zip(names, values, shares, strict=True)}
+        totals = dict(zip(names, sums.tolist(), strict=True))
+        counts = dict.fromkeys(COUNTS, self._steps) | dict.fromkeys(
+            OF_POSITIVES, max(1.0, totals.get("positives", 0.0))
+        )
+        return {name: _plain(total / counts.get(name, self._steps * world)) for name, total in totals.items()}
 
     def _left(self, step: int) -> str:
         done = step - self._first_step
