@@ -25,6 +25,7 @@ SHARE = 1 << 16
 #: Tables of all threads together hold no more numbers than this, if need be with fewer threads.
 TABLES = 1 << 23
 
+FAR32 = np.float32(FAR)
 FLOAT32_INFINITY = np.int32(0x7F800000)
 FLOAT32_MAGNITUDE = np.int32(0x7FFFFFFF)
 
@@ -115,7 +116,9 @@ def _cubic_places(x: Any, scale: Any, low: Any, high: Any, index: Any, place: An
     for k in range(x.size):
         largest = max(largest, bits[k] & FLOAT32_MAGNITUDE)
         v = x[k] * scale
-        held = v if v > low else low  # in this order NaN becomes low: no index is ever out of range
+        v = v if v > -FAR32 else -FAR32  # in this order NaN becomes a number: no index is ever out of range
+        v = v if v < FAR32 else FAR32
+        held = v if v > low else low
         held = held if held < high else high
         cell = np.floor(held)
         index[k] = np.uint32(np.int32(cell - low))

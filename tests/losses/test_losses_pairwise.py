@@ -1,0 +1,443 @@
+"""Pairwise error: published numbers, fast against dense for every combination of options, and what must hold of it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rankwise.losses import (
+    AdaptivePairs,
+    APELoss,
+    APLoss,
+    PairwiseError,
+    PELoss,
+    PositiveVsNegative,
+    Rank,
+    Sigmoid,
+    SigmoidCrossEntropy,
+    Step,
+    ValidNegatives,
+)
+from rankwise.pairsums import fast, passes
+
+VECTORS = json.loads((Path(__file__).parent / "ranking_losses.json").read_text())
+
+
+@dataclass
+class Scene:
+    """What a loss is called with."""
+
+    logits: Tensor
+    labels: Tensor
+    quality: Tensor
+    image: Tensor
+
+    def run(self, loss: PairwiseError, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+        """Value and gradient."""
+        logits = self.logits.to(dtype).requires_grad_()
+        value = loss(logits, self.labels, self.quality, self.image)
+        return value.detach(), torch.autograd.grad(value, logits)[0]
+
+
+def make_scene(
+    rows: int,
+    classes: int,
+    positives: int,
+    spread: float = 1.0,
+    gap: float = 1.0,
+    ignored: int = 0,
+    ties: bool = False,
+    images: int = 1,
+    seed: int = 0,
+) -> Scene:
+    """Negatives around 0, positives around ``gap``, all float32 numbers; with ``ties``, on a coarse grid."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, classes, generator=generator)
+    labels = torch.full((rows,), classes)
+    order = torch.randperm(rows, generator=generator)
+    chosen = order[:positives]
+    labels[chosen] = torch.randint(0, classes, (len(chosen),), generator=generator)
+    labels[order[positives : positives + ignored]] = -1
+    logits[chosen, labels[chosen]] += gap
+    logits *= spread
+    quality = torch.rand(rows, generator=generator)
+    if ties:
+        logits, quality = (logits * 4).round() / 4, (quality * 5).round() / 5
+    image = torch.randint(0, images, (rows,), generator=generator)
+    return Scene(logits, labels, quality, image)
+
+
+scenes = st.builds(
+    make_scene,
+    rows=st.integers(1, 80),
+    classes=st.integers(1, 3),
+    positives=st.integers(1, 50),
+    spread=st.sampled_from([0.0, 1e-3, 0.3, 1.0, 4.0, 60.0, 4000.0]),
+    gap=st.sampled_from([-2.0, 0.0, 1.0, 3.0]),
+    ignored=st.integers(0, 10),
+    ties=st.booleans(),
+    images=st.integers(1, 3),
+    seed=st.integers(0, 10**6),
+)
+distances = st.sampled_from(
+    [Step(), Step(0.04), Step(30.0), Sigmoid(), Sigmoid(0.6, cut=4.0), SigmoidCrossEntropy(), SigmoidCrossEntropy(3.0)]
+    + [SigmoidCrossEntropy(cut=4.0), SigmoidCrossEntropy(1.3, cut=0.5)]
+)
+options = st.fixed_dictionaries(
+    {
+        "distance": distances,
+        "balance": st.sampled_from([Rank(), Rank(own=1.0), ValidNegatives(), ValidNegatives(0.0), ValidNegatives(2.5)]),
+        "pairs": st.sampled_from([PositiveVsNegative(), AdaptivePairs()]),
+        "weight_by_quality": st.booleans(),
+        "interpolated": st.booleans(),
+        "max_negatives": st.sampled_from([None, None, 1, 7]),
+        "scope": st.sampled_from(["batch", "batch", "image"]),
+    }
+)
+
+
+def possible(options: dict) -> dict:
+    """The options, without interpolation where there is no precision to interpolate."""
+    precision = (
+        not isinstance(options["distance"], SigmoidCrossEntropy)
+        and isinstance(options["balance"], Rank)
+        and isinstance(options["pairs"], PositiveVsNegative)
+    )
+    return options | {"interpolated": options["interpolated"] and precision}
+
+
+def compare(scene: Scene, options: dict, dtype: torch.dtype) -> None:
+    """Fast in this precision against dense in float64, as near as is promised."""
+    value, gradient = scene.run(PairwiseError(**options, method="fast"), dtype)
+    expected, wanted = scene.run(PairwiseError(**options, method="dense"))
+    loss_tolerance, gradient_tolerance, least = (1e-6, 1e-5, 1e-36) if dtype == torch.float32 else (1e-9, 1e-8, 1e-290)
+    assert value.dtype == dtype
+    assert abs(value.double() - expected) <= loss_tolerance * expected + least
+    assert (gradient.double() - wanted).norm() <= gradient_tolerance * wanted.norm() + least
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(scene=scenes, options=options.map(possible))
+def test_fast_is_dense_for_every_combination_of_options(dtype, compiled, scene, options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "use_compiled", compiled)
+        compare(scene, options, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(scene=scenes, options=options.map(possible), block=st.integers(1, 20))
+def test_fast_is_dense_with_tables_among_the_positives(dtype, scene, options, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast, "FEW", 0)
+        patch.setattr(fast, "BLOCK", block)
+        compare(scene, options, dtype)
+
+
+@pytest.mark.parametrize("method", ["dense", "fast"])
+@pytest.mark.parametrize("number", range(len(VECTORS)))
+def test_published_numbers_are_met(number, method):
+    given = VECTORS[number]
+    labels, quality = 1 - torch.tensor(given["positive"]), torch.tensor(given["quality"], dtype=torch.float64)
+    scene = Scene(torch.tensor(given["logits"], dtype=torch.float64)[:, None], labels, quality, labels)
+    losses = {"ape_": APELoss, "ap_i": APLoss}
+    entries = {name: entry for name, entry in given["expected"].items() if name[:4] in losses}
+    assert entries
+    for name, entry in entries.items():
+        value, gradient = scene.run(losses[name[:4]](**entry["params"], method=method))
+        assert value.item() == pytest.approx(entry["loss"], rel=0, abs=1e-9)
+        wanted = torch.tensor(entry["grad"], dtype=torch.float64)
+        torch.testing.assert_close(gradient.flatten(), wanted, rtol=0, atol=1e-9)
+
+
+def softly(z: Tensor) -> Tensor:
+    return torch.nn.functional.softplus(z, threshold=50)
+
+
+def test_ape_follows_the_formula_positive_by_positive():
+    scene = make_scene(60, 2, 9, seed=3)
+    logits = scene.logits.double().requires_grad_()
+    is_positive = scene.labels[:, None] == torch.arange(2)
+    p, n, q = logits[is_positive], logits[~is_positive], scene.quality[is_positive.any(1)]
+    total = 0.0
+    for u in range(len(p)):
+        others = [v for v in range(len(p)) if v != u]
+        rank = 0.5 + (8 * (p[others] - p[u])).sigmoid().sum() + (8 * (n - p[u])).sigmoid().sum()
+        lower = [v for v in others if q[v] < q[u]]
+        error = softly(8 * (n - p[u])).sum() / 8 + softly(8 * (p[lower] - p[u])).sum() / 8
+        total = total + error / rank.detach()
+    total = total / len(p)
+    value, gradient = scene.run(APELoss())
+    torch.testing.assert_close(value, total.detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(gradient, torch.autograd.grad(total, logits)[0], rtol=0, atol=1e-12)
+
+
+def test_plain_ap_loss_is_one_minus_the_mean_precision():
+    scene = make_scene(80, 1, 12, spread=10.0, seed=1)  # so far apart that the step is one
+    value, _ = scene.run(APLoss(delta=1e-6, interpolated=False))
+    order = scene.logits[:, 0].argsort(descending=True)
+    positive = scene.labels[order] == 0
+    precision = positive.cumsum(0) / torch.arange(1, 81)
+    assert value.item() == pytest.approx(1 - precision[positive].mean().item(), abs=1e-6)
+
+
+def test_interpolated_ap_loss_takes_the_best_precision_at_or_below():
+    scene = make_scene(80, 1, 12, spread=10.0, seed=1)
+    order = scene.logits[:, 0].argsort(descending=True)
+    positive = scene.labels[order] == 0
+    precision = (positive.cumsum(0) / torch.arange(1, 81))[positive]
+    best = precision.flip(0).cummax(0).values.flip(0)
+    assert (best > precision).any()
+    value, gradient = scene.run(APLoss(delta=1e-6))
+    assert value.item() == pytest.approx(1 - best.mean().item(), abs=1e-6)
+    torch.testing.assert_close(gradient[order, 0][positive], (best - 1).double() / 12, rtol=0, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(scene=scenes, options=options.map(possible))
+def test_gradients_sum_to_zero_and_nothing_but_positives_is_lifted(scene, options):
+    _, gradient = scene.run(PairwiseError(**options))
+    assert abs(gradient.sum()) <= 1e-9 * gradient.abs().sum()
+    kept = (scene.labels >= 0)[:, None]
+    positive = scene.labels[:, None] == torch.arange(scene.logits.shape[1])
+    assert (gradient[kept & ~positive] >= -1e-12).all()
+    assert not gradient[~kept.expand_as(gradient)].any()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(scene=scenes.filter(lambda scene: scene.logits.abs().max() < 100), options=options.map(possible))
+def test_a_common_shift_of_all_logits_changes_nothing(scene, options):
+    value, gradient = scene.run(PairwiseError(**options))
+    moved = Scene(scene.logits.double() + 0.75, scene.labels, scene.quality, scene.image)
+    other, other_gradient = moved.run(PairwiseError(**options))
+    torch.testing.assert_close(other, value, rtol=1e-9, atol=1e-290)
+    assert (other_gradient - gradient).norm() <= 1e-8 * gradient.norm() + 1e-290
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(scene=scenes, options=options.map(possible), seed=st.integers(0, 100))
+def test_the_order_of_the_samples_changes_nothing(scene, options, seed):
+    if options["max_negatives"] and scene.logits.unique().numel() < scene.logits.numel():
+        return  # of equal negatives at the end of the row any may be taken
+    order = torch.randperm(len(scene.labels), generator=torch.Generator().manual_seed(seed))
+    mixed = Scene(scene.logits[order], scene.labels[order], scene.quality[order], scene.image[order])
+    value, gradient = scene.run(PairwiseError(**options))
+    other, other_gradient = mixed.run(PairwiseError(**options))
+    torch.testing.assert_close(other, value, rtol=1e-9, atol=1e-290)
+    assert (other_gradient - gradient[order]).norm() <= 1e-8 * gradient.norm() + 1e-290
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_ape_with_equal_qualities_is_pe(dtype):
+    scene = make_scene(200, 2, 20)
+    scene.quality[:] = 0.7
+    for a, b in zip(scene.run(APELoss(), dtype), scene.run(PELoss(), dtype), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("loss", [APELoss(), PELoss(), APLoss(delta=2.0), PairwiseError(Sigmoid(3.0))])
+def test_the_loss_of_a_lone_positive_falls_as_it_rises(loss):
+    scene = make_scene(300, 1, 1, gap=0.0)
+    before = torch.inf
+    for height in torch.linspace(-2, 2, 21):
+        scene.logits[scene.labels == 0] = height
+        value, gradient = scene.run(loss)
+        assert value < before
+        assert gradient[scene.labels == 0] < 0
+        before = value
+
+
+def test_the_worst_pairs_keep_their_gradient():
+    logits = torch.tensor([[0.0], [50.0]], requires_grad=True)
+    APELoss()(logits, torch.tensor([0, 1]), torch.tensor([0.5, 0.0])).backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[-1.0], [1.0]]) / 1.5)
+
+
+def test_a_lone_positive_far_above_all_negatives_has_hardly_any_gradient():
+    logits = torch.cat([torch.full((1, 1), 6.0), torch.zeros(1000, 1)]).requires_grad_()
+    labels = torch.tensor([0] + [1] * 1000)
+    PELoss()(logits, labels).backward()
+    assert 0 < -logits.grad[0] < 1e-15
+
+
+def test_tiny_losses_are_right_to_their_last_digits():
+    logits = torch.tensor([[3.0], [-2.0], [-2.5]])
+    value = PELoss()(logits, torch.tensor([0, 1, 1]))
+    z = torch.tensor([-5.0, -5.5], dtype=torch.float64) * 8
+    expected = softly(z).sum() / 8 / (0.5 + z.sigmoid().sum())
+    assert value.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_valid_negatives_count_only_pairs_within_the_margin():
+    logits = torch.tensor([[0.0], [-0.2], [-0.3], [1.0]], dtype=torch.float64)
+    loss = PairwiseError(SigmoidCrossEntropy(), ValidNegatives(0.25), PositiveVsNegative())
+    expected = softly(torch.tensor([-1.6, 8.0], dtype=torch.float64)).sum() / 8 / 2
+    assert loss(logits, torch.tensor([0, 1, 1, 1])).item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_a_positive_without_valid_pairs_has_no_error():
+    logits = torch.tensor([[5.0], [-1.0]], requires_grad=True)
+    value = PairwiseError(balance=ValidNegatives())(logits, torch.tensor([0, 1]), torch.ones(2))
+    value.backward()
+    assert value.item() == 0
+    assert not logits.grad.any()
+
+
+def test_the_cut_drops_pairs_below_it_and_keeps_one_at_it():
+    logits = torch.tensor([[0.0], [-0.5], [-0.75]], dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 1])
+    value = PELoss(cut=4.0)(logits, labels)
+    value.backward()
+    at = torch.tensor(-4.0, dtype=torch.float64)
+    assert value.item() == pytest.approx((softly(at) / 8 / (0.5 + at.sigmoid())).item(), rel=1e-12)
+    assert logits.grad[1] > 0
+    assert logits.grad[2] == 0
+
+
+@pytest.mark.parametrize("method", ["dense", "fast"])
+def test_max_negatives_counts_the_highest(method):
+    scene = make_scene(100, 3, 5, seed=4)
+    negative = scene.labels[:, None] != torch.arange(3)
+    least = scene.logits[negative].topk(20).values[-1]
+    keep = ~negative | (scene.logits >= least)
+    low = Scene(torch.where(keep, scene.logits, -1e4), scene.labels, scene.quality, scene.image)
+    value, gradient = scene.run(APELoss(max_negatives=20, method=method))
+    expected, wanted = low.run(APELoss(method="dense"))
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-8, atol=1e-12)
+    assert (gradient[negative] != 0).sum() == 20
+
+
+@pytest.mark.parametrize("method", ["dense", "fast"])
+@pytest.mark.parametrize("together", [True, False])
+def test_image_scope_ranks_each_image_by_itself_and_averages_over_positives(method, together):
+    scene = make_scene(120, 2, 15, ignored=5, images=4, seed=6)
+    if together:
+        scene.image = scene.image.sort().values
+    scene.labels[scene.image == 2] = 2  # an image without positives
+    value, gradient = scene.run(APELoss(scope="image", method=method))
+    number = int(((scene.labels >= 0) & (scene.labels < 2)).sum())
+    expected, wanted = 0.0, torch.zeros_like(gradient)
+    for image in range(4):
+        rows = scene.image == image
+        alone = Scene(scene.logits[rows], scene.labels[rows], scene.quality[rows], scene.image[rows])
+        one, one_gradient = alone.run(APELoss(method="dense"))
+        share = int(((alone.labels >= 0) & (alone.labels < 2)).sum()) / number
+        expected = expected + one * share
+        wanted[rows] = one_gradient * share
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-8, atol=1e-12)
+
+
+def test_world_scope_in_one_process_is_the_batch():
+    scene = make_scene(50, 2, 5)
+    for a, b in zip(scene.run(APELoss(scope="world")), scene.run(APELoss()), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"balance": ValidNegatives(0.1)}, {"distance": Step()}], ids=str)
+def test_twenty_thousand_positives_need_no_table_of_all_their_pairs(options):
+    scene = make_scene(30_000, 1, 20_000, spread=2.0)
+    loss = PairwiseError(**options)
+    value, gradient = scene.run(loss, torch.float32)
+    chosen = torch.randperm(20_000, generator=torch.Generator().manual_seed(1))[:40]
+    rows = (scene.labels == 0).nonzero().squeeze(1)[chosen]
+    p, x, q = scene.logits[rows].double(), scene.logits[:, 0].double(), scene.quality
+    positive = scene.labels == 0
+    pairs = (~positive | (q < q[rows, None])) & (x > p - (0.1 if "balance" in options else torch.inf))
+    rank = loss.distance.rank(x - p)
+    balance = pairs.sum(1).clamp(min=1) if "balance" in options else rank.sum(1)
+    own = -(rank * pairs).sum(1) / balance / 20_000  # what each is pulled up by its own pairs
+    assert value.isfinite()
+    assert (gradient[rows, 0] >= own - 1e-9).all()
+    highest = q[rows].argmax()  # nearly nobody is above it in quality to push it down
+    assert gradient[rows[highest], 0] <= own[highest] * 0.5
+
+
+def test_huge_and_tiny_numbers_are_no_trouble():
+    logits = torch.tensor([[3e37], [-3e37], [1e-30], [1e30], [0.0]], requires_grad=True)
+    labels = torch.tensor([0, 0, 1, 1, 0])
+    value = PELoss()(logits, labels)
+    value.backward()
+    assert value.isfinite()
+    assert logits.grad.isfinite().all()
+    dense = PELoss(method="dense")(logits, labels)
+    torch.testing.assert_close(value, dense)
+
+
+@pytest.mark.parametrize("loss", [APELoss(), APLoss(), PairwiseError(balance=ValidNegatives(), scope="image")])
+def test_in_place_changes_before_backward_are_noticed(loss):
+    scene = make_scene(40, 2, 4)
+    leaf = scene.logits.clone().requires_grad_()
+    logits = leaf * 1.0
+    value = loss(logits, scene.labels, scene.quality, scene.image)
+    logits.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.backward()
+
+
+def test_bad_input_is_an_error_that_says_what_to_do():
+    scene = make_scene(40, 2, 4)
+    with pytest.raises(ValueError, match="quality must be given"):
+        APELoss()(scene.logits, scene.labels)
+    with pytest.raises(ValueError, match="image"):
+        APELoss(scope="image")(scene.logits, scene.labels, scene.quality)
+    bad = scene.quality.clone()
+    row = int((scene.labels < 2).nonzero()[0])
+    bad[row] = 1.5
+    with pytest.raises(ValueError, match=rf"quality.*1\.5.*row {row}"):
+        APELoss()(scene.logits, scene.labels, bad)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
+@pytest.mark.parametrize(
+    "loss", [APELoss(), APLoss(), PELoss(max_negatives=3), PELoss(cut=4.0), PELoss(method="dense")]
+)
+@pytest.mark.parametrize("where", ["negative", "positive", "ignored"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_nan_and_infinity_are_found_wherever_they_are(loss, where, bad, compiled, monkeypatch):
+    monkeypatch.setattr(passes, "use_compiled", compiled)
+    scene = make_scene(40, 2, 4, ignored=3)
+    wanted = {"negative": scene.labels == 2, "positive": (scene.labels == 0) | (scene.labels == 1)}
+    row = int(wanted.get(where, scene.labels == -1).nonzero()[0])
+    column = int(scene.labels[row]) if where == "positive" else 1
+    scene.logits[row, column] = bad
+    with pytest.raises(ValueError, match=rf"logits.*\[{row}, {column}\]"):
+        loss(scene.logits, scene.labels, scene.quality)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Step(0), "delta"),
+        (lambda: Sigmoid(-1.0), "lam"),
+        (lambda: SigmoidCrossEntropy(cut=0.0), "cut"),
+        (lambda: ValidNegatives(-0.1), "margin"),
+        (lambda: APELoss(max_negatives=0), "max_negatives"),
+        (lambda: APELoss(scope="planet"), "scope"),
+        (lambda: APELoss(method="quick"), "method"),
+        (lambda: PairwiseError(interpolated=True), "interpolated"),
+    ],
+)
+def test_bad_options_are_an_error_that_names_them(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_compiled_step_gives_the_same():
+    scene = make_scene(60, 3, 6)
+    weight = torch.nn.Parameter(torch.ones(3))
+
+    def step() -> Tensor:
+        return APELoss()(scene.logits * weight, scene.labels, scene.quality)
+
+    plain = torch.autograd.grad(step(), weight)[0]
+    compiled = torch.autograd.grad(torch.compile(step, backend="eager")(), weight)[0]
+    assert torch.equal(compiled, plain)
