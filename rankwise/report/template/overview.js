@@ -21,9 +21,10 @@ function best(values) {
 
 // The cells of one row for all runs: the value, its difference to the first run's, the best one in bold.
 function comparedCells(values, digits, write) {
-  const top = RUNS.every((_, run) => run === 0 || comparable(run)) ? best(values) : null;
+  const rounded = values.map((value) => (value === null ? null : Number(value.toFixed(digits))));
+  const top = RUNS.every((_, run) => run === 0 || comparable(run)) ? best(rounded) : null;
   return values.map((value, run) => {
-    const text = make(value !== null && value === top ? 'b' : 'span', {}, write(value, digits));
+    const text = make(value !== null && rounded[run] === top ? 'b' : 'span', {}, write(value, digits));
     const known = comparable(run) && value !== null && values[0] !== null;
     return known ? [text, ' ', change(value - values[0], digits)] : text;
   });

@@ -46,7 +46,7 @@ function precisionRecall() {
       { class: 'muted' },
       MANY
         ? 'As COCO interpolates it: the mean over the classes, or one class.'
-        : 'As COCO interpolates it, for each class and their mean. A name in the legend hides its line.',
+        : 'As COCO interpolates it, for each class and their mean.',
     ),
   );
   if (classes.length > 1) {
