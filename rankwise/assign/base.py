@@ -146,16 +146,16 @@ class Assigner(ABC):
         claims = self.claims(predictions, objects)
         slot = objects.image[claims.object] * anchors + claims.anchor
         owner = winners(slot, claims.iou, claims.object, images * anchors).view(images, anchors)
-        positive = owner >= 0
-        place = owner.clamp(min=0)
         ignored = _in_crowd(objects, predictions.anchors.float(), images)
         if claims.ignored is not None:
             ignored |= claims.ignored
         labels.masked_fill_(ignored, -1)
-        labels = torch.where(positive, objects.labels[place], labels)
-        matched = torch.where(positive, objects.index[place], matched)
+        at = (owner >= 0).nonzero(as_tuple=True)
+        place = owner[at]
+        labels[at] = objects.labels[place]
+        matched[at] = objects.index[place]
         has_positive = objects.crowd.clone()
-        has_positive[owner[positive]] = True
+        has_positive[place] = True
         return Assignment(labels, matched, (~has_positive).sum())
 
     @abstractmethod

@@ -30,12 +30,10 @@ class Candidates:
     Attributes:
         object: The object's place in the batch's list of objects, int64 [N].
         anchor: The anchor, int64 [N].
-        iou: IoU of the anchor with the object, float32 [N].
     """
 
     object: Tensor
     anchor: Tensor
-    iou: Tensor
 
     @classmethod
     def of(cls, objects: Objects, anchors: Tensor, threshold: float) -> Candidates:
@@ -57,8 +55,7 @@ class Candidates:
         place = torch.cat([owner[image, anchor], place[lost]])
         anchor = torch.cat([anchor, overlaps.best_anchor[lost]])
         order = (place * len(anchors) + anchor).argsort()
-        place, anchor = place[order], anchor[order]
-        return cls(place, anchor, paired_iou(objects.boxes[place], anchors[anchor]))
+        return cls(place[order], anchor[order])
 
     def __len__(self) -> int:
         return len(self.object)

@@ -67,6 +67,7 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
     """
     values = values.double().masked_fill(~valid, 0)
     mask = valid.double()
+    count = mask.sum(1).clamp_(min=1)
     parameters = values.new_ones(3, 2, len(values))  # weights, means, variances
     parameters[0] = 0.5
     if values.shape[1]:
@@ -82,10 +83,10 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
         going = going[~converged[going]]
         if not len(going):
             break
-        rows, row_mask = values[going], mask[going]
+        rows, row_mask, row_count = values[going], mask[going], count[going]
         now, now_bound, held = parameters[..., going], bound[going], converged[going]
         for _ in range(min(ITERATIONS_BETWEEN_CHECKS, MAX_ITERATIONS - done)):
-            new, new_bound = _iterate(rows, row_mask, now)
+            new, new_bound = _iterate(rows, row_mask, row_count, now)
             now = torch.where(held, now, new)
             held = held | ((new_bound - now_bound).abs() < TOLERANCE)
             now_bound = new_bound
@@ -94,22 +95,22 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
     return Mixtures(weights, means, variances, converged)
 
 
-def _iterate(values: Tensor, mask: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+def _iterate(values: Tensor, mask: Tensor, count: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
     """New parameters by one step of expectation and maximisation, and the mean log likelihood under the old ones."""
     log_joint = _log_joint(values, parameters)  # [2, T, N]
     likelihood = torch.logaddexp(log_joint[0], log_joint[1])
-    share = (log_joint - likelihood).exp_() * mask
-    total = share.sum(-1) + 10 * torch.finfo(torch.float64).eps  # scikit-learn's guard against empty components
-    means = (share * values).sum(-1) / total
-    variances = (share * (values - means.unsqueeze(-1)).square_()).sum(-1) / total + VARIANCE_FLOOR
-    bound = (likelihood * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    share = log_joint.sub_(likelihood).exp_().mul_(mask)
+    total = share.sum(-1).add_(10 * torch.finfo(torch.float64).eps)  # scikit-learn's guard against empty components
+    means = (share * values).sum(-1).div_(total)
+    spread = (values - means.unsqueeze(-1)).square_()
+    variances = share.mul_(spread).sum(-1).div_(total).add_(VARIANCE_FLOOR)
+    bound = likelihood.mul_(mask).sum(-1).div_(count)
     return torch.stack([total / total.sum(0), means, variances]), bound
 
 
 def _log_joint(values: Tensor, parameters: Tensor) -> Tensor:
     """The log density of values [T, N] in each component plus the log of its weight, [2, T, N]."""
     weights, means, variances = parameters.unsqueeze(-1)
-    precision = variances.rsqrt()
-    # In scikit-learn's order, so that values as likely in one component as in the other mostly round to the same side.
-    distance = values * precision - means * precision
-    return (precision.log() - 0.5 * (math.log(2 * math.pi) + distance.square_())) + weights.log()
+    constant = (weights * weights / (2 * math.pi * variances)).log_().mul_(0.5)
+    distance = (values - means).square_()
+    return torch.addcdiv(constant, distance, variances, value=-0.5)

@@ -11,6 +11,7 @@ import torch
 from rankwise.assign.base import Assigner, Claims, Objects
 from rankwise.assign.candidates import Candidates, best_of_levels
 from rankwise.assign.gmm import fit_mixtures
+from rankwise.assign.pairs import paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,9 +86,9 @@ class PAA(Assigner):
 
     def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         clusters = self.clusters(predictions, objects)
-        candidates = clusters.candidates
         wanted = clusters.place[clusters.positive]
-        return Claims(candidates.object[wanted], candidates.anchor[wanted], candidates.iou[wanted])
+        place, anchor = clusters.candidates.object[wanted], clusters.candidates.anchor[wanted]
+        return Claims(place, anchor, paired_iou(objects.boxes[place], predictions.anchors[anchor].float()))
 
     @torch.no_grad()
     def clusters(self, predictions: Predictions, objects: Objects) -> Clusters:

@@ -51,14 +51,15 @@ def table_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 def paired_iou(boxes: Tensor, others: Tensor) -> Tensor:
     """The IoUs of boxes [..., 4] with as many others [..., 4], one by one: the very numbers of :func:`table_iou`."""
-    low = torch.maximum(boxes[..., :2], others[..., :2])
-    high = torch.minimum(boxes[..., 2:], others[..., 2:])
-    width, height = (high - low).clamp(min=0).unbind(-1)
-    shared = width * height
+    left, top, right, bottom = boxes.movedim(-1, 0).contiguous()
+    x1, y1, x2, y2 = others.movedim(-1, 0).contiguous()
+    width = (torch.minimum(right, x2) - torch.maximum(left, x1)).clamp_(min=0)
+    height = (torch.minimum(bottom, y2) - torch.maximum(top, y1)).clamp_(min=0)
+    shared = width.mul_(height)
     return shared / (areas(boxes) + areas(others) - shared)
 
 
 def areas(boxes: Tensor) -> Tensor:
     """The areas of boxes [..., 4], never quite 0, so that the IoU of two boxes without area is 0 and not 0/0."""
-    width, height = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).unbind(-1)
-    return (width * height).clamp(min=1e-12)
+    width, height = (boxes[..., 2:] - boxes[..., :2]).clamp_(min=0).unbind(-1)
+    return (width * height).clamp_(min=1e-12)

@@ -8,6 +8,7 @@ import torch
 from layouts import layout
 
 from rankwise.assign import ATSS, IoUThreshold
+from rankwise.assign.atss import smallest
 from rankwise.structures import Assignment
 
 
@@ -33,3 +34,19 @@ def test_atss_agrees_with_a_loop_over_ground_truths(block: int) -> None:
         k = (9, 1, 4)[seed % 3]
         predictions, targets = layout(seed)
         check_equal(ATSS(k)(predictions, targets), plain_assigners.atss(predictions, targets, k))
+
+
+def test_the_smallest_of_a_row_are_found_in_order_whatever_ties_there_are() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for columns, k, kinds in [
+        (5, 5, 2),
+        (100, 3, 4),
+        (128, 1, 3),
+        (1153, 9, 10),
+        (4096, 9, 50),
+        (4099, 9, 1),
+        (9000, 20, 7),
+    ]:
+        values = torch.randint(0, kinds, (20, columns), generator=generator) / 7
+        expected = values.sort(1, stable=True).indices[:, :k]
+        assert torch.equal(smallest(values, k), expected)
