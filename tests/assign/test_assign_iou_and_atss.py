@@ -48,5 +48,5 @@ def test_the_smallest_of_a_row_are_found_in_order_whatever_ties_there_are() -> N
         (9000, 20, 7),
     ]:
         values = torch.randint(0, kinds, (20, columns), generator=generator) / 7
-        expected = values.sort(1, stable=True).indices[:, :k]
+        expected = values.sort(dim=1, stable=True).indices[:, :k]
         assert torch.equal(smallest(values, k), expected)
