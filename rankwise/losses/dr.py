@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.blocks import Block, over_blocks
 from rankwise.losses.inputs import Samples, check_choice, read_samples
-from rankwise.losses.samplewise import row_blocks, with_gradient
+from rankwise.losses.samplewise import with_gradient
 from rankwise.pairsums import eager
 
 
@@ -65,34 +66,34 @@ class DRLoss(Loss):
         detached = samples.logits.detach()
         group, groups = _groups(samples)
         mass, negatives = self._negative_scores(samples, group, groups)
-        with torch.enable_grad():
-            x = detached[samples.rows, samples.classes].double().requires_grad_()
-            positives = self._positive_scores(x.sigmoid(), group[samples.rows], groups)
-            gap = negatives - positives + self.margin
-            loss = self.weight / self.smoothness * F.softplus(self.smoothness * gap).mean()
-            (slope,) = torch.autograd.grad(loss, x)
-        pull = self.weight / groups * torch.sigmoid(self.smoothness * gap.detach()) / mass
-        gradient = self._negative_gradient(samples, group, negatives, pull)
-        gradient[samples.rows, samples.classes] = slope.to(gradient.dtype)
-        parts = {"positive_score": positives.detach().mean(), "negative_score": negatives.mean()}
+        p = detached[samples.rows, samples.classes].double().sigmoid()
+        positives, slope = self._positive_scores(p, group[samples.rows], groups)
+        gap = negatives - positives + self.margin
+        loss = self.weight / self.smoothness * F.softplus(self.smoothness * gap).mean()
+        pull = self.weight / groups * torch.sigmoid(self.smoothness * gap)  # of each group's gap
+        gradient = self._negative_gradient(samples, group, negatives, pull / mass)
+        lift = -pull[group[samples.rows]] * slope * p * (1 - p)
+        gradient[samples.rows, samples.classes] = lift.to(gradient.dtype)
+        parts = {"positive_score": positives.mean(), "negative_score": negatives.mean()}
         parts = {name: value.to(detached.dtype) for name, value in parts.items()}
-        return Outcome(with_gradient(samples.logits, loss.detach(), gradient), parts)
+        return Outcome(with_gradient(samples.logits, loss, gradient), parts)
 
-    def _positive_scores(self, p: Tensor, group: Tensor, groups: int) -> Tensor:
-        """The positives' expected score in each group, 1 where there are none."""
+    def _positive_scores(self, p: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+        """The positives' expected score in each group, 1 where there are none, and its derivative by each score."""
         share = torch.exp(-p / self.positive_temperature)
-        total = share.new_zeros(groups).index_add(0, group, share)
-        moment = share.new_zeros(groups).index_add(0, group, share * p)
-        return torch.where(total > 0, moment / torch.where(total > 0, total, 1.0), 1.0)
+        mass, moment = _group_sums(share, group, groups), _group_sums(share * p, group, groups)
+        expected = torch.where(mass > 0, moment / torch.where(mass > 0, mass, 1.0), 1.0)
+        return expected, share / mass[group] * (1 - (p - expected[group]) / self.positive_temperature)
 
     def _negative_scores(self, samples: Samples, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """The sum of the negatives' unnormalised weights and their expected score in each group, 0 without any."""
-        mass = torch.zeros(groups, dtype=torch.float64, device=group.device)
-        moment = torch.zeros_like(mass)
-        for block, mine in zip(*row_blocks(samples), strict=True):
-            p, share = self._negative_shares(samples, block, mine)
-            mass.index_add_(0, group[block], share.sum(1).double())
-            moment.index_add_(0, group[block], share.mul_(p).sum(1).double())
+
+        def row_sums(block: Block) -> Tensor:
+            p, share = self._negative_shares(block)
+            return torch.stack([share.sum(1), share.mul_(p).sum(1)])
+
+        rows = torch.cat([samples.logits.new_zeros(2, 0), *over_blocks(samples, row_sums)], 1).double()
+        mass, moment = (_group_sums(row, group, groups) for row in rows)
         mass = torch.where(mass > 0, mass, 1.0)
         return mass, moment / mass
 
@@ -101,22 +102,21 @@ class DRLoss(Loss):
         logits = samples.logits.detach()
         gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
         expected, pull = expected.to(logits.dtype), pull.to(logits.dtype)
-        for block, mine in zip(*row_blocks(samples), strict=True):
-            p, share = self._negative_shares(samples, block, mine)
-            rows = group[block].unsqueeze(1)
-            out = torch.sub(p, expected[rows], out=gradient[block])
-            out.div_(self.negative_temperature).add_(1).mul_(share).mul_(pull[rows])
-            out.mul_(p).mul_(p.neg_().add_(1))
+
+        def write(block: Block) -> None:
+            p, share = self._negative_shares(block)
+            rows = group[block.rows].unsqueeze(1)
+            slope = torch.sub(p, expected[rows], out=gradient[block.rows])
+            slope.div_(self.negative_temperature).add_(1).mul_(share).mul_(pull[rows])
+            slope.mul_(p).mul_(p.neg_().add_(1))
+
+        over_blocks(samples, write)
         return gradient
 
-    def _negative_shares(self, samples: Samples, block: slice, mine: slice) -> tuple[Tensor, Tensor]:
+    def _negative_shares(self, block: Block) -> tuple[Tensor, Tensor]:
         """Scores of a block's samples and their unnormalised weights among the negatives, 0 for those who are none."""
-        p = samples.logits.detach()[block].sigmoid()
-        share = p.sub(1).div_(self.negative_temperature).exp_()
-        if samples.has_ignored:
-            share.mul_((samples.labels[block] >= 0).to(share.dtype).unsqueeze(1))
-        share[samples.rows[mine] - block.start, samples.classes[mine]] = 0
-        return p, share
+        p = block.logits.sigmoid()
+        return p, block.only_negatives(p.sub(1).div_(self.negative_temperature).exp_())
 
 
 def _groups(samples: Samples) -> tuple[Tensor, int]:
@@ -125,3 +125,8 @@ def _groups(samples: Samples) -> tuple[Tensor, int]:
         return samples.labels.new_zeros(len(samples.labels), dtype=torch.int64), 1
     present, group = samples.image.unique(return_inverse=True)
     return group, len(present)
+
+
+def _group_sums(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """The sum of the values in each group, [groups]."""
+    return values.sum()[None] if groups == 1 else values.new_zeros(groups).index_add_(0, group, values)

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankwise.losses.base import Loss, Outcome, world_average
+from rankwise.losses.blocks import Block, negative_regions, over_blocks, score_region, total
 from rankwise.losses.inputs import Samples, read_samples
-from rankwise.losses.samplewise import negative_regions, row_blocks, score_region, with_gradient
+from rankwise.losses.samplewise import with_gradient
 from rankwise.pairsums import eager
 
 
@@ -65,22 +66,21 @@ class GHMLoss(Loss):
 
     def _count(self, samples: Samples) -> Tensor:
         """How many negatives are in each region."""
-        logits = samples.logits.detach()
-        total = torch.zeros(self.bins + 1, dtype=torch.float64, device=logits.device)
-        for block, mine in zip(*row_blocks(samples), strict=True):
-            regions = negative_regions(samples, block, mine, logits[block].sigmoid(), self.bins)
-            total += torch.bincount(regions, minlength=self.bins + 1)
-        return total[: self.bins]
+
+        def count(block: Block) -> Tensor:
+            regions = negative_regions(block, block.logits.sigmoid(), self.bins)
+            return torch.bincount(regions, minlength=self.bins + 1)
+
+        return total(over_blocks(samples, count), like=samples.labels.new_zeros(self.bins + 1))[: self.bins]
 
     def _negatives(self, samples: Samples, weights: Tensor, gradient: Tensor) -> Tensor:
         """The negatives' loss; their gradient is written to ``gradient``."""
-        logits = samples.logits.detach()
-        total = torch.zeros((), dtype=torch.float64, device=logits.device)
         weights = F.pad(weights, (0, 1))
-        for block, mine in zip(*row_blocks(samples), strict=True):
-            p = logits[block].sigmoid()
-            regions = negative_regions(samples, block, mine, p, self.bins)
-            weight = weights.index_select(0, regions).view_as(p)
-            torch.mul(weight, p, out=gradient[block])
-            total += weight.mul_(F.softplus(logits[block])).sum()
-        return total
+
+        def negatives_of(block: Block) -> Tensor:
+            p = block.logits.sigmoid()
+            weight = weights.index_select(0, negative_regions(block, p, self.bins)).view_as(p)
+            torch.mul(weight, p, out=gradient[block.rows])
+            return weight.mul_(F.softplus(block.logits)).sum()
+
+        return total(over_blocks(samples, negatives_of), like=gradient.new_zeros(()))

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.blocks import Block, negative_regions, over_blocks, total
 from rankwise.losses.inputs import Samples, check_choice, read_samples
-from rankwise.losses.samplewise import negative_regions, row_blocks, with_gradient
+from rankwise.losses.samplewise import with_gradient
 from rankwise.pairsums import Method, eager
 from rankwise.pairsums.product import product_sums
 
@@ -69,15 +70,15 @@ class RankDetLoss(Loss):
 
     def _negative_groups(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """How many negatives each group has, and their mean score, float64 [groups]."""
-        logits = samples.logits.detach()
-        count = torch.zeros(self.groups + 1, dtype=torch.float64, device=logits.device)
-        total = torch.zeros_like(count)
-        for block, mine in zip(*row_blocks(samples), strict=True):
-            p = logits[block].sigmoid()
-            regions = negative_regions(samples, block, mine, p, self.groups)
-            count += torch.bincount(regions, minlength=self.groups + 1)
-            total += torch.bincount(regions, p.flatten().double(), minlength=self.groups + 1)
-        return count[:-1], total[:-1] / count[:-1].clamp(min=1)
+
+        def sums(block: Block) -> Tensor:
+            p = block.logits.sigmoid()
+            regions = negative_regions(block, p, self.groups)
+            scores = torch.bincount(regions, p.flatten().double(), minlength=self.groups + 1)
+            return torch.stack([torch.bincount(regions, minlength=self.groups + 1).double(), scores])
+
+        count, score = total(over_blocks(samples, sums), like=samples.logits.new_zeros(2, self.groups + 1))[:, :-1]
+        return count, score / count.clamp(min=1)
 
     def _ranking(self, scores: Tensor, mean: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The ranking loss, with its gradients by the positives' scores [P] and by the groups' mean scores [groups]."""
@@ -109,12 +110,13 @@ class RankDetLoss(Loss):
 
     def _negative_gradient(self, samples: Samples, push: Tensor) -> Tensor:
         """The gradient of the logits from what each group's members are pushed by; of positives it is to be set."""
-        logits = samples.logits.detach()
-        gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        push = torch.nn.functional.pad(push, (0, 1)).to(logits.dtype)
-        for block, mine in zip(*row_blocks(samples), strict=True):
-            p = logits[block].sigmoid()
-            pushes = push.index_select(0, negative_regions(samples, block, mine, p, self.groups)).view_as(p)
-            torch.sub(1, p, out=gradient[block])
-            gradient[block].mul_(p).mul_(pushes)
+        gradient = torch.empty_like(samples.logits.detach(), memory_format=torch.contiguous_format)
+        push = torch.nn.functional.pad(push, (0, 1)).to(gradient.dtype)
+
+        def write(block: Block) -> None:
+            p = block.logits.sigmoid()
+            pushes = push.index_select(0, negative_regions(block, p, self.groups)).view_as(p)
+            torch.sub(1, p, out=gradient[block.rows]).mul_(p).mul_(pushes)
+
+        over_blocks(samples, write)
         return gradient

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import torch
@@ -11,10 +10,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rankwise.losses.base import world_average
+from rankwise.losses.blocks import Block, over_blocks, total
 from rankwise.losses.inputs import Samples
-
-#: So many samples are worked on at once on a CPU: the few temporaries of a block then stay in its cache.
-BLOCK = 2**17
 
 
 class _KnownGradient(torch.autograd.Function):
@@ -47,15 +44,6 @@ def world_positives(samples: Samples) -> Tensor:
     return world_average(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=one_in_all)
 
 
-def row_blocks(samples: Samples) -> tuple[list[slice], list[slice]]:
-    """The rows cut into blocks of about ``BLOCK`` samples, on a GPU into one, and the positives of each block."""
-    count, classes = samples.logits.shape
-    step = max(1, BLOCK // classes) if samples.logits.device.type == "cpu" else max(1, count)
-    starts = list(range(0, count, step))
-    first = torch.searchsorted(samples.rows, torch.tensor([*starts, count], device=samples.rows.device)).tolist()
-    return [slice(start, start + step) for start in starts], list(itertools.starmap(slice, itertools.pairwise(first)))
-
-
 def focal_sum(
     samples: Samples, gamma: float, weight: float, positive: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -75,46 +63,30 @@ def focal_sum(
     """
     logits, count = samples.logits.detach(), world_positives(samples)
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    total = logits.new_zeros((), dtype=torch.float64)
-    kept = (samples.labels >= 0).to(logits.dtype).unsqueeze(1) if samples.has_ignored else None
-    for block, mine in zip(*row_blocks(samples), strict=True):
-        x = logits[block]
-        p, cross_entropy = x.sigmoid(), F.softplus(x)
-        slope = torch.sub(1, p, out=gradient[block])
+    scale = weight / count
+
+    def negatives_of(block: Block) -> Tensor:
+        p, cross_entropy = block.logits.sigmoid(), F.softplus(block.logits)
+        slope = torch.sub(1, p, out=gradient[block.rows])
         slope.mul_(cross_entropy).mul_(gamma).add_(p)
-        modulation = p.square_() if gamma == 2 else p.pow_(gamma)
-        if kept is not None:
-            modulation.mul_(kept[block])
-        modulation[samples.rows[mine] - block.start, samples.classes[mine]] = 0  # a positive's entry is no negative
-        slope.mul_(modulation).mul_(weight / count)
-        total += modulation.mul_(cross_entropy).sum()
-    with torch.enable_grad():
-        x = logits[samples.rows, samples.classes].requires_grad_()
-        terms = positive(x)
-        (slope,) = torch.autograd.grad(terms.sum(), x)
+        modulation = block.only_negatives(p.square_() if gamma == 2 else p.pow_(gamma))
+        slope.mul_(modulation).mul_(scale)
+        return modulation.mul_(cross_entropy).sum()
+
+    negatives = scale * total(over_blocks(samples, negatives_of), like=logits.new_zeros(()))
+    terms, slope = _derived(positive, logits[samples.rows, samples.classes])
     gradient[samples.rows, samples.classes] = slope / count
-    negatives, positives = weight * total / count, terms.detach().sum(dtype=torch.float64) / count
+    positives = terms.sum(dtype=torch.float64) / count
     loss = with_gradient(samples.logits, negatives + positives, gradient)
     return loss, {"positive": positives.to(logits.dtype), "negative": negatives.to(logits.dtype)}
 
 
-def negative_regions(samples: Samples, block: slice, mine: slice, p: Tensor, bins: int) -> Tensor:
-    """Which of ``bins`` equal parts of [0, 1] the score of each negative of a block is in, flat; others get ``bins``.
-
-    Args:
-        samples: The samples.
-        block: Rows, as :func:`row_blocks` gives them.
-        mine: The positives among these rows.
-        p: Scores of the block, [rows, C].
-        bins: Number of parts.
-    """
-    regions = score_region(p, bins)
-    if samples.has_ignored:
-        regions.masked_fill_((samples.labels[block] < 0).unsqueeze(1), bins)
-    regions[samples.rows[mine] - block.start, samples.classes[mine]] = bins
-    return regions.flatten()
-
-
-def score_region(p: Tensor, bins: int) -> Tensor:
-    """Which of ``bins`` equal parts of [0, 1] each score is in; int32, since counting and look-up by it are faster."""
-    return p.mul(bins).int().clamp_(max=bins - 1)
+def _derived(terms: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Terms, each of one x, and their derivatives; in inference mode, which allows none, zeros instead."""
+    if torch.is_inference_mode_enabled():
+        return terms(x), torch.zeros_like(x)
+    with torch.enable_grad():
+        x.requires_grad_()
+        values = terms(x)
+        (slope,) = torch.autograd.grad(values.sum(), x)
+    return values.detach(), slope

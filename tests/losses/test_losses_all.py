@@ -252,11 +252,26 @@ def test_backward_may_run_several_times(loss):
     torch.testing.assert_close(logits.grad, 3 * once)
 
 
-def test_evaluates_without_gradients(loss):
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_evaluates_without_gradients(loss, mode):
     logits, labels, quality = scene()
     expected = copy.deepcopy(loss)(logits, labels, quality).detach()
-    with torch.no_grad():
+    with mode():
         torch.testing.assert_close(loss(logits, labels, quality), expected)
+
+
+def test_threads_do_not_change_the_result(loss):
+    logits, labels, quality = scene(rows=30_000, classes=20)
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for number in (1, 3):
+            torch.set_num_threads(number)
+            value = copy.deepcopy(loss)(logits, labels, quality)
+            results.append((value, gradient_of(value, logits)))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-9)
 
 
 def test_a_compiled_step_may_go_through_it(loss):
