@@ -33,6 +33,8 @@ from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.training.trouble import (
     Symptoms,
     TrainingStopped,
+    broken_weight,
+    broken_weight_message,
     diagnosis,
     explained,
     joined,
@@ -291,7 +293,7 @@ class Run:
             return False
         was_high = scaler.get_scale() > 1
         scaler.update()
-        return was_high and all(math.isfinite(float(value)) for value in terms.values())
+        return was_high and all(math.isfinite(float(value.detach())) for value in terms.values())
 
     def report_faults(self, batch: Batch) -> None:
         """Counts and names the images of the batch, of all processes, that could not be read."""
@@ -347,6 +349,9 @@ class Run:
         self._last_save = time.monotonic()
         with together(self.fabric):
             if self.fabric.is_global_zero:
+                if broken := broken_weight(self.detector):  # the checkpoint before is worth more
+                    lr, precision = self.optimizer.param_groups[0]["lr"], self.recipe.train.precision
+                    raise TrainingStopped(broken_weight_message(broken, lr, precision, self.folder))
                 save_checkpoint(self.folder / "last.ckpt", self.state.collect())
 
     def restore(self) -> bool:

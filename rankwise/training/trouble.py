@@ -56,7 +56,8 @@ def symptoms_of_predictions(predictions: Predictions, batch: Batch) -> Symptoms:
 
 def symptoms_of_losses(terms: dict[str, Tensor], norm: Tensor, model: nn.Module, batch: Batch) -> Symptoms:
     """Which losses are not finite, or else which gradients; all images of the batch may be the cause."""
-    wrong = [f"{name} loss {float(value)}" for name, value in terms.items() if not math.isfinite(float(value))]
+    values = {name: float(value.detach()) for name, value in terms.items()}
+    wrong = [f"{name} loss {value}" for name, value in values.items() if not math.isfinite(value)]
     if not wrong:
         broken = [
             name
@@ -81,21 +82,47 @@ def joined(symptoms: Iterable[Symptoms]) -> Symptoms:
 
 
 def diagnosis(symptoms: Symptoms, in_a_row: int, lr: float, precision: str, model: nn.Module, folder: Path) -> str:
-    """What to say when too many steps in a row were not finite."""
-    broken = [name for name, weight in model.named_parameters() if not bool(torch.isfinite(weight).all())]
-    advice = (
+    """What to say when too many steps in a row were not finite.
+
+    Args:
+        symptoms: Those of the last step.
+        in_a_row: How many there were.
+        lr: The learning rate.
+        precision: The recipe's.
+        model: The detector.
+        folder: The run's folder.
+    """
+    broken = broken_weight(model)
+    weights = f" The weights are no longer finite themselves, first {broken}." if broken else ""
+    return (
+        f"{in_a_row} steps in a row were not finite: {', '.join(symptoms.wrong)}.{weights} {advice(lr, precision)}. "
+        f"Last images: {', '.join(symptoms.images)}. {_go_back(folder)}"
+    )
+
+
+def broken_weight(model: nn.Module) -> str | None:
+    """The name of the first weight that is not finite, if there is one."""
+    return next((name for name, weight in model.named_parameters() if not bool(torch.isfinite(weight).all())), None)
+
+
+def broken_weight_message(name: str, lr: float, precision: str, folder: Path) -> str:
+    """What to say instead of saving weights that are not finite."""
+    return f"the weights are no longer finite, first {name}. {advice(lr, precision)}. {_go_back(folder)}"
+
+
+def advice(lr: float, precision: str) -> str:
+    """What to try when numbers are not finite."""
+    text = (
         f"The learning rate is {lr:.2g}: try a tenth of it (--optimizer.lr), a longer warm-up "
         "(--schedule.warmup_steps) or --optimizer.clip_norm 10"
     )
-    if precision == "16":
-        advice += "; --train.precision bf16 overflows less than 16"
-    if broken:
-        advice = f"The weights themselves are not finite, first {broken[0]}: look at where they were loaded from"
-    return (
-        f"{in_a_row} steps in a row were not finite: {', '.join(symptoms.wrong)}. {advice}. "
-        f"Last images: {', '.join(symptoms.images)}. The last checkpoint is from before; go on from there with: "
-        f"rankwise train --resume {folder}"
-    )
+    return f"{text}; --train.precision bf16 overflows less than 16" if precision == "16" else text
+
+
+def _go_back(folder: Path) -> str:
+    if (folder / "last.ckpt").is_file():
+        return f"The last checkpoint is from before; go on from there with: rankwise train --resume {folder}"
+    return "There is no checkpoint yet: start again"
 
 
 def explained(error: Exception, folder: Path, rank: int) -> Exception:
