@@ -69,6 +69,12 @@ class Visit:
         if not request.url.startswith(("file:", "data:")):
             self.complaints.append(f"request: {request.url}")
 
+    def show(self, locator: Any) -> dict[str, float]:
+        """Scroll to something, and wait until the page has noticed: scrolling hides the tooltip. Returns its place."""
+        locator.scroll_into_view_if_needed()
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return locator.bounding_box()
+
     def tip(self) -> str:
         return self.page.locator("#tip.shown").inner_text()
 
@@ -88,7 +94,7 @@ def visit(browser: Any, desktop: Any) -> Iterator[Any]:
 
     def open_page(path: Path, **options: Any) -> Visit:
         if options:
-            contexts.append(browser.new_context(**({"viewport": DESKTOP} | options)))
+            contexts.append(browser.new_context(**({"viewport": DESKTOP, "reduced_motion": "reduce"} | options)))
         visits.append(Visit(contexts[-1] if options else desktop, path))
         return visits[-1]
 
@@ -128,8 +134,7 @@ def test_links_lead_to_their_sections_and_the_recipe_opens(visit: Any, reports: 
 def test_a_pointer_and_arrow_keys_read_values_off_a_curve(visit: Any, reports: dict[str, Path]) -> None:
     one = visit(reports["one"])
     chart = one.page.locator("#training figure", has_text="AP on the validation images").locator("svg.plot")
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
+    box = one.show(chart)
     chart.hover(position={"x": box["width"] - 16, "y": 50})
     assert one.tip().split("\n") == ["step 1,000", "AP 40"]
     one.page.mouse.move(0, 0)
@@ -157,7 +162,9 @@ def test_a_legend_hides_and_shows_a_line_in_all_precision_curves(visit: Any, rep
 
 def test_a_cell_of_score_against_iou_tells_its_count(visit: Any, reports: dict[str, Path]) -> None:
     one = visit(reports["one"])
-    one.page.locator("#scores .cell").nth(10).hover(force=True)
+    cell = one.page.locator("#scores .cell").nth(10)
+    one.show(cell)
+    cell.hover(force=True)  # the frame that marks a cell lies on it
     assert re.search(r"[1-9]\d* detections\nIoU 0\.\d\d to \d\.\d\d\nscore ", one.tip())
 
 
@@ -182,11 +189,11 @@ def test_the_slider_moves_readouts_errors_and_boxes_together(visit: Any, reports
 
 
 def test_dragging_in_the_chart_sets_the_threshold(visit: Any, reports: dict[str, Path]) -> None:
-    page = visit(reports["one"]).page
+    one = visit(reports["one"])
+    page = one.page
     chart, readout = page.locator("#threshold svg.plot"), page.locator("#threshold .readout")
     before = readout.inner_text()
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
+    box = one.show(chart)
     page.mouse.move(box["x"] + 300, box["y"] + 90)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 90, steps=4)
@@ -250,7 +257,7 @@ def test_pointing_at_a_box_tells_what_it_is(visit: Any, tmp_path: Path) -> None:
     path.write_text(render(page_data([opened(dataset, found)])), encoding="utf-8")
     one = visit(path)
     picture = one.page.locator("#images .picture")
-    side = picture.bounding_box()["width"]
+    side = one.show(picture)["width"]
     picture.hover(position={"x": 0.8 * side, "y": 0.8 * side})
     assert one.tip().split("\n")[:2] == ["B cat 0.75", "background, IoU 0.00"]
     picture.hover(position={"x": 0.1 * side, "y": 0.4 * side})
@@ -357,7 +364,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, reports
             summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     chart = page.locator("#training svg.plot").first
-    chart.scroll_into_view_if_needed()
+    one.show(chart)
     chart.tap(position={"x": 150, "y": 60})
     assert one.tip().startswith("step ")  # and stays, though the finger is gone
     page.locator("#images .picture").first.tap()
@@ -365,7 +372,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, reports
     picture.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.evaluate("document.querySelector('#viewer').scrollWidth") <= 390
-    box = picture.locator(".detection").first.bounding_box()
+    box = one.show(picture.locator(".detection").first)
     page.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert "IoU" in one.tip() or "annotated" in one.tip()
 
