@@ -54,7 +54,11 @@ TABLES: dict[str, Table] = {
                 "GeneralizedFocalLoss",
                 ("--loss", "GeneralizedFocalLoss", "--model.head.coding=ltrb", "--model.head.bins=8"),
             ),
-            *_by_flag("--loss", "DRLoss", "APLoss", "ALRPLoss", "RankSortLoss", "RankDetLoss", "PELoss", "APELoss"),
+            *_by_flag("--loss", "DRLoss", "APLoss"),
+            # These two balance the box loss by themselves.
+            Row("ALRPLoss", ("--loss", "ALRPLoss", "--box.weight=1")),
+            Row("RankSortLoss", ("--loss", "RankSortLoss", "--box.weight=1", "--box.weighting=score")),
+            *_by_flag("--loss", "RankDetLoss", "PELoss", "APELoss"),
         ),
         columns=("AP", "AP50", "AP75", "PCC", "loss ms"),
     ),
