@@ -25,7 +25,7 @@ FOCAL_ALPHA, FOCAL_GAMMA, GIOU_WEIGHT = 0.25, 2.0, 1.3
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs of an object and an anchor that may become its positive, ordered by object, then by anchor.
+    """Pairs of an object and an anchor that may become its positive; those of each object in the order of the anchors.
 
     Attributes:
         object: The object's place in the batch's list of objects, int64 [N].
@@ -54,7 +54,9 @@ class Candidates:
         lost = (overlaps.best_iou > 0) & (owner[objects.image, overlaps.best_anchor] != place)
         place = torch.cat([owner[image, anchor], place[lost]])
         anchor = torch.cat([anchor, overlaps.best_anchor[lost]])
-        order = (place * len(anchors) + anchor).argsort()
+        if len(anchor) == len(image):
+            return cls(place, anchor)
+        order = anchor.argsort(stable=True)
         return cls(place[order], anchor[order])
 
     def __len__(self) -> int:
@@ -115,9 +117,9 @@ def best_of_levels(
     levels = len(level_sizes)
     bounds = torch.tensor(level_sizes, device=values.device).cumsum(0)
     level = torch.bucketize(candidates.anchor, bounds, right=True)
-    group = candidates.object * levels + level  # rises with the place: candidates are ordered by object and anchor
     order = values.argsort(stable=True)
-    order = order[group[order].argsort(stable=True)]
+    group, by_group = (candidates.object * levels + level)[order].sort(stable=True)
+    order = order[by_group]
     size = torch.bincount(group, minlength=objects * levels)
     rank = torch.arange(len(order), device=values.device) - (size.cumsum(0) - size)[group]
     kept = rank < k

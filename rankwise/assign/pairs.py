@@ -51,12 +51,11 @@ def table_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 def paired_iou(boxes: Tensor, others: Tensor) -> Tensor:
     """The IoUs of boxes [..., 4] with as many others [..., 4], one by one: the very numbers of :func:`table_iou`."""
-    left, top, right, bottom = boxes.movedim(-1, 0).contiguous()
-    x1, y1, x2, y2 = others.movedim(-1, 0).contiguous()
-    width = (torch.minimum(right, x2) - torch.maximum(left, x1)).clamp_(min=0)
-    height = (torch.minimum(bottom, y2) - torch.maximum(top, y1)).clamp_(min=0)
-    shared = width.mul_(height)
-    return shared / (areas(boxes) + areas(others) - shared)
+    boxes, others = boxes.movedim(-1, 0).contiguous(), others.movedim(-1, 0).contiguous()
+    size = (torch.minimum(boxes[2:], others[2:]) - torch.maximum(boxes[:2], others[:2])).clamp_(min=0)
+    shared = size[0].mul_(size[1])
+    union = (areas(boxes.movedim(0, -1)) + areas(others.movedim(0, -1))).sub_(shared)
+    return shared.div_(union)
 
 
 def areas(boxes: Tensor) -> Tensor:
