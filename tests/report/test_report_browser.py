@@ -109,6 +109,8 @@ def visit(browser: Any, desktop: Any) -> Iterator[Any]:
 
 def test_the_page_of_a_run_fills_every_section(visit: Any, reports: dict[str, Path]) -> None:
     page = visit(reports["one"]).page
+    for place in ("#scores .cell", "#errors tr[data-kind]", "#images .item"):  # drawn one after the other
+        page.locator(place).first.wait_for(state="attached")
     assert page.locator("h1").inner_text() == "ape"
     assert page.locator("#overview .said li").count() == 4
     assert page.locator("#overview .tile").count() == 10
@@ -291,12 +293,13 @@ def test_light_and_dark_follow_the_system_until_the_reader_chooses(visit: Any, r
     background = "getComputedStyle(document.documentElement).backgroundColor"
     dark = page.evaluate(background)
     page.locator("#theme").click()
+    page.wait_for_function(f"{background} !== '{dark}'")
     light = page.evaluate(background)
     assert brightness(dark) < 60 < 200 < brightness(light)
     page.reload()
-    assert page.evaluate(background) == light
+    page.wait_for_function(f"{background} === '{light}'")
     page.locator("#theme").click()
-    assert page.evaluate(background) == dark
+    page.wait_for_function(f"{background} === '{dark}'")
     page.emulate_media(color_scheme="light")
     assert page.evaluate(background) == dark
 
