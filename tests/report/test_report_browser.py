@@ -288,18 +288,27 @@ def test_the_viewer_goes_from_image_to_image_and_lights_boxes(visit: Any, report
     assert not page.locator("#viewer").is_visible()
 
 
+def settled(page: Any, expression: str, wanted: str) -> str:
+    """The value of an expression once it is what is wanted, or after some seconds of waiting."""
+    for _ in range(100):
+        if page.evaluate(expression) == wanted:
+            break
+        page.wait_for_timeout(50)
+    return page.evaluate(expression)
+
+
 def test_light_and_dark_follow_the_system_until_the_reader_chooses(visit: Any, reports: dict[str, Path]) -> None:
     page = visit(reports["one"], color_scheme="dark").page
     background = "getComputedStyle(document.documentElement).backgroundColor"
     dark = page.evaluate(background)
     page.locator("#theme").click()
-    page.wait_for_function(f"{background} !== '{dark}'")
     light = page.evaluate(background)
     assert brightness(dark) < 60 < 200 < brightness(light)
+    page.wait_for_timeout(300)  # storage is written in the background
     page.reload()
-    page.wait_for_function(f"{background} === '{light}'")
+    assert settled(page, background, light) == light
     page.locator("#theme").click()
-    page.wait_for_function(f"{background} === '{dark}'")
+    assert settled(page, background, dark) == dark
     page.emulate_media(color_scheme="light")
     assert page.evaluate(background) == dark
 
