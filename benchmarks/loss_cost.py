@@ -94,7 +94,7 @@ def main() -> None:
     lines = [
         "# Cost of the losses",
         "",
-        f"`python benchmarks/loss_cost.py{' --quick' if words.quick else ''}`: forward and backward as multiples of torchvision's `sigmoid_focal_loss`, "
+        f"`python benchmarks/loss_cost.py`: forward and backward as multiples of torchvision's `sigmoid_focal_loss`; "
         f"{torch.get_num_threads()} CPU threads, float32, {CLASSES} classes, best of several turns.",
         "",
         "| samples | positives | training | " + " | ".join(columns) + " | focal loss, ms |",
