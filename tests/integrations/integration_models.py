@@ -60,6 +60,10 @@ DETR: dict[str, Any] = {
     "encoder_attention_heads": 4,
     "decoder_attention_heads": 4,
     "num_queries": 30,
+    "auxiliary_loss": True,
+    "use_timm_backbone": False,
+    "use_pretrained_backbone": False,
+    "backbone": None,  # versions before 5 have one by default, beside the one that is given
 }
 
 
@@ -147,18 +151,14 @@ def d_fine() -> DFineForObjectDetection:
 
 def deformable_detr() -> DeformableDetrForObjectDetection:
     """A deformable DETR with two decoder layers, both with losses."""
-    config = DeformableDetrConfig(
-        backbone_config=ResNetConfig(**RESNET), num_feature_levels=3, auxiliary_loss=True, **DETR
-    )
+    config = DeformableDetrConfig(backbone_config=ResNetConfig(**RESNET), num_feature_levels=3, **DETR)
     return DeformableDetrForObjectDetection(config)
 
 
 def detr() -> DetrForObjectDetection:
     """A DETR, which reports a softmax with the background as its last class."""
     backbone = ResNetConfig(**RESNET | {"out_features": ["stage4"]})
-    return DetrForObjectDetection(
-        DetrConfig(backbone_config=backbone, use_timm_backbone=False, auxiliary_loss=True, **DETR)
-    )
+    return DetrForObjectDetection(DetrConfig(backbone_config=backbone, **DETR))
 
 
 TORCHVISION = {"retinanet": retinanet, "fcos": fcos, "ssdlite": ssdlite}

@@ -1,0 +1,34 @@
+"""The examples run as they are, shortened."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import integration_models  # noqa: F401  keeps transformers off the network
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("name", ["torchvision_retinanet.py", "transformers_rtdetr.py"])
+def test_an_example_trains_and_measures(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--steps", "2", "--images", "16"])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert re.search(r"^before: AP \d+\.\d$", printed, re.MULTILINE)
+    assert re.search(r"^after: AP \d+\.\d, AP50 \d+\.\d$", printed, re.MULTILINE)
+
+
+def test_the_loop_of_forty_lines_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    source = (EXAMPLES / "your_own_loop.py").read_text()
+    assert len(source.splitlines()) <= 40
+    assert "range(301)" in source
+    exec(compile(source.replace("range(301)", "range(51)"), "your_own_loop.py", "exec"), {"__name__": "__main__"})
+    losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", capsys.readouterr().out)]
+    assert len(losses) == 2
+    assert losses[1] < 0.75 * losses[0]
