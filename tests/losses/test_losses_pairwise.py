@@ -85,8 +85,17 @@ scenes = st.builds(
     seed=st.integers(0, 10**6),
 )
 distances = st.sampled_from(
-    [Step(), Step(0.04), Step(30.0), Sigmoid(), Sigmoid(0.6, cut=4.0), SigmoidCrossEntropy(), SigmoidCrossEntropy(3.0)]
-    + [SigmoidCrossEntropy(cut=4.0), SigmoidCrossEntropy(1.3, cut=0.5)]
+    [
+        Step(),
+        Step(0.04),
+        Step(30.0),
+        Sigmoid(),
+        Sigmoid(0.6, cut=4.0),
+        SigmoidCrossEntropy(),
+        SigmoidCrossEntropy(3.0),
+        SigmoidCrossEntropy(cut=4.0),
+        SigmoidCrossEntropy(1.3, cut=0.5),
+    ]
 )
 options = st.fixed_dictionaries(
     {
