@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -108,9 +108,10 @@ class Run:
     ) -> None:
         settings = recipe.train
         self.recipe, self.folder, self.fabric, self.val_set = recipe, folder, fabric, val_set
+        saved = self.read_checkpoint() if resume else None
         with together(fabric):
             torch.manual_seed(settings.seed)
-            self.detector = Detector(without_pretrained(recipe.model) if resume else recipe.model, train_set.classes)
+            self.detector = Detector(without_pretrained(recipe.model) if saved else recipe.model, train_set.classes)
             if settings.channels_last:
                 self.detector = self.detector.to(memory_format=torch.channels_last)
             self.criterion = Criterion(recipe.loss, recipe.assign, recipe.box).to(fabric.device)
@@ -140,8 +141,9 @@ class Run:
         self.steps_per_epoch = len(self.loader)
         self._last_save = time.monotonic()
         self._known_faults: set[str] = set()
-        resumed = resume and self.restore()
         with together(fabric):
+            if saved:
+                self.state.take_up(saved)
             if fabric.is_global_zero:
                 folder.mkdir(parents=True, exist_ok=True)
                 write_text(folder / "recipe.yaml", recipe.text)
@@ -150,7 +152,7 @@ class Run:
                 folder, fabric, settings.epochs, self.steps_per_epoch, settings.log_every, at.step, at.epoch
             )
         if resume:
-            start = f"going on after step {at.step}" if resumed else "there is no checkpoint yet: from the start"
+            start = f"going on after step {at.step}" if saved else "there is no checkpoint yet: from the start"
             self.tracker.say("all epochs are done" if at.epoch >= settings.epochs else start)
 
     @property
@@ -354,8 +356,8 @@ class Run:
                     raise TrainingStopped(broken_weight_message(broken, lr, precision, self.folder))
                 save_checkpoint(self.folder / "last.ckpt", self.state.collect())
 
-    def restore(self) -> bool:
-        """Takes up the state of ``last.ckpt``; False if the run was stopped before there was one."""
+    def read_checkpoint(self) -> dict[str, Any] | None:
+        """What ``last.ckpt`` holds, on all processes; None if the run was stopped before there was one."""
         state = None
         with together(self.fabric):
             if self.fabric.is_global_zero:
@@ -363,12 +365,7 @@ class Run:
                 # A best detector without a checkpoint is no young run: the checkpoint was taken away.
                 if (self.folder / "last.ckpt").exists() or (self.folder / "best.safetensors").exists():
                     state = load_checkpoint(self.folder / "last.ckpt")
-        state = self.fabric.broadcast(state)  # other machines need not see the folder
-        if state is None:
-            return False
-        with together(self.fabric):
-            self.state.take_up(state)
-        return True
+        return self.fabric.broadcast(state)  # other machines need not see the folder
 
 
 def _shown(value: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,10 +148,10 @@ def explained(error: Exception, folder: Path, rank: int) -> Exception:
             "--model.input.short_side needs a new run. Main memory is also filled by --data.workers. "
             f"Go on with: {again} --train.accumulate 2"
         )
-    if "DataLoader worker" in text or "loader worker died" in text:
+    if died := re.search(r"DataLoader worker \(pid.*?\) (exited unexpectedly|is killed by signal: [\w ]+)", text):
         return TrainingStopped(
-            f"a loader worker died ({text.splitlines()[0]}). Most often memory ran out: set fewer --data.workers or "
-            f"smaller images; --data.workers 0 shows what happens. Go on with: {again}"
+            f"a loader worker died ({died.group()}). Most often memory ran out: set fewer --data.workers or smaller "
+            f"images; --data.workers 0 shows what happens. Go on with: {again}"
         )
     if isinstance(error, RuntimeError) and _any_in(_LOST, text):
         if rank:

@@ -37,7 +37,7 @@ STILL = ["--model.backbone.frozen_norm=true", "--model.neck.norm=gn", "--model.h
 
 #: What a run imports sooner or later; hotcoco and scipy by its evaluation.
 _IMPORTS = ["rankwise.training.loop", "rankwise.cli", "tensorboard", "torch.utils.tensorboard.writer", "pytest"]
-_IMPORTS += ["rankwise.training.trust", "scipy.stats", "hotcoco", "numba", "supervision"]
+_IMPORTS += ["rankwise.training.trust", "scipy.stats", "hotcoco", "numba"]
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_IMPORTS)
@@ -95,17 +95,18 @@ def finish(*words, log, code=0, seconds=120, **options):
     return run.said
 
 
-def ranks(number, *words, folder, before=None, full=False, **env):
-    """Starts one training on several processes, with the environment that torchrun gives them."""
+def ranks(number, *words, folder, before=None, full=False, machines=1, **env):
+    """Starts a training on several processes, with the environment that torchrun gives them on one or more machines."""
+    local = number // machines
     port = free_port()
     runs = []
     for rank in range(number):
         mine = {
             "RANK": rank,
-            "LOCAL_RANK": rank,
+            "LOCAL_RANK": rank % local,
             "WORLD_SIZE": number,
-            "LOCAL_WORLD_SIZE": number,
-            "GROUP_RANK": 0,
+            "LOCAL_WORLD_SIZE": local,
+            "GROUP_RANK": rank // local,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,
             "TORCHELASTIC_RUN_ID": "test",

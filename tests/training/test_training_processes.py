@@ -34,12 +34,15 @@ def assert_close(run, other, atol=1e-5):
         )
 
 
-@pytest.mark.parametrize("loss", [["--loss=APELoss", "--loss.scope=world"], ["--loss=FocalLoss"]])
-def test_two_processes_end_with_the_weights_of_one(tmp_path, loss):
+@pytest.mark.parametrize(
+    ("machines", "loss"), [(1, ["--loss=APELoss", "--loss.scope=world"]), (2, ["--loss=FocalLoss"])]
+)
+def test_two_processes_end_with_the_weights_of_one(tmp_path, machines, loss):
     # 17 images: the last step of an epoch has one, and a process without. The two take their share in parts.
     flags = [*SAME, *loss, "--data.shapes.train_images=17", "--epochs=4", "--optimizer.clip_norm=1"]
     finish(*flags, "--run", tmp_path / "one", log=tmp_path / "log")
-    said = wait_all(ranks(2, *flags, "--train.accumulate=2", "--run", tmp_path / "two", folder=tmp_path / "logs"))
+    flags += ["--train.accumulate=2", "--run", tmp_path / "two"]
+    said = wait_all(ranks(2, *flags, folder=tmp_path / "logs", machines=machines))
     assert checkpoint(tmp_path / "two")["progress"]["step"] == 20
     assert_close(tmp_path / "one", tmp_path / "two")
     # Rank 0 alone speaks and writes, and for all: counts add up, losses are means.

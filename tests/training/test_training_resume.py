@@ -15,6 +15,9 @@ import yaml
 from live_runs import STILL, TINY, checkpoint, differences, finish, last_step, lines, live, ranks, wait_all, wait_for
 from safetensors.torch import load_file
 
+from rankwise.models import Detector
+from rankwise.training.recipe import parse_recipe
+
 #: Every kind of state: statistics of batch norm, moments of AdamW, an average of the weights, a loss with a memory.
 STATEFUL = [*TINY, "--loss=GHMLoss", "--train.ema=0.9", "--train.checkpoint_steps=3", "--optimizer.clip_norm=5"]
 
@@ -148,6 +151,22 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, whole):
     said = finish("--resume", tmp_path / "run", log=tmp_path / "log")
     assert "no checkpoint yet: from the start" in said
     assert_same_end(tmp_path / "run", whole)
+
+
+def test_first_weights_from_a_file_are_read_at_the_start_and_only_there(tmp_path):
+    recipe = parse_recipe(["--config", "shapes", *TINY])
+    torch.manual_seed(5)
+    file = tmp_path / "backbone.pt"
+    torch.save(Detector(recipe.model, ["a"]).backbone.net.state_dict(), file)
+    flags = [*STATEFUL, f"--model.backbone.pretrained={file}"]
+    finish(*flags, "--run", tmp_path / "whole", log=tmp_path / "log")
+    process = live(*flags, "--run", tmp_path / "run", log=tmp_path / "log", before=die_at_start)
+    assert process.wait() == -signal.SIGKILL
+    before = functools.partial(die, 4, 0.5)
+    assert live("--resume", tmp_path / "run", log=tmp_path / "log", before=before).wait() == -signal.SIGKILL
+    file.unlink()
+    finish("--resume", tmp_path / "run", log=tmp_path / "log")
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_run_whose_checkpoint_was_taken_away_does_not_start_again(tmp_path, whole):
