@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from rankwise.pairsums.cells import FAR, Cells
+from rankwise.pairsums.compiled_sigmoid import CompiledSigmoidCells
 from rankwise.pairsums.samples import Negatives
 from rankwise.pairsums.threads import in_parts
 
 #: Samples whose cell and place are computed at once, as vectors, before they are added one by one: they stay in cache.
 BLOCK = 2048
-
-#: Boxes at most of the table that finds the edges near a number.
-MOST_BOXES = 1 << 17
 
 #: A thread gets at least so many samples.
 SHARE = 1 << 16
@@ -29,6 +27,8 @@ FAR32 = np.float32(FAR)
 FLOAT32_INFINITY = np.int32(0x7F800000)
 FLOAT32_MAGNITUDE = np.int32(0x7FFFFFFF)
 
+__all__ = ["CompiledSigmoidCells", "evaluate", "moments"]
+
 _compile: Any = numba.njit(nogil=True, cache=True)
 
 
@@ -36,6 +36,7 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
     """Per cell the sum over its negatives of each power of their place, float64 [cells, degree + 1]."""
     values, skip = negatives.values.numpy(), _skip(negatives)
     shape = cells.size, cells.degree + 1
+    plan = _plan(cells)
 
     def work(begin: int, end: int) -> tuple[np.ndarray, bool]:
         table = np.zeros(shape)
@@ -43,7 +44,7 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
             low, high = np.float32(cells.low[0]), np.float32(cells.high[0])
             fine = _cubic_moments(values, begin, end, skip, np.float32(cells.scale), low, high, table)
         else:
-            fine = _moments(values, begin, end, skip, *_plan(cells), table)
+            fine = _moments(values, begin, end, skip, *plan, table)
         return table, fine
 
     share = max(SHARE, values.size * shape[0] * shape[1] // TABLES)
@@ -64,13 +65,14 @@ def evaluate(negatives: Negatives, cells: Cells, coefficients: Tensor, out: Tens
     )
     target = result.numpy()
     table = (coefficients.float() if _is_cubic(cells, values) else coefficients).contiguous().numpy()
+    plan = _plan(cells)
 
     def work(begin: int, end: int) -> None:
         if _is_cubic(cells, values):
             low, high = np.float32(cells.low[0]), np.float32(cells.high[0])
             _cubic_values(values, begin, end, skip, np.float32(cells.scale), low, high, table, target)
         else:
-            _values(values, begin, end, skip, *_plan(cells), table, target)
+            _values(values, begin, end, skip, *plan, table, target)
 
     in_parts(work, values.size, SHARE)
     if negatives.index is not None:
@@ -87,17 +89,12 @@ def _skip(negatives: Negatives) -> np.ndarray:
 
 
 def _plan(cells: Cells) -> tuple[Any, ...]:
-    """The cells as plain arrays, with a table that finds the few edges near a number."""
+    """The cells as plain arrays."""
     lattice = np.array([cells.low, cells.high, cells.base], np.float64)
-    edges = np.zeros(0) if cells.edges is None else cells.edges.numpy()
-    if edges.size == 0:
-        return cells.scale, lattice, edges, 0.0, 0.0, np.zeros(1, np.int32)
-    boxes = min(16 * edges.size, MOST_BOXES)
-    width = edges[-1] - edges[0]
-    first, per_box = edges[0], (boxes - 1) / width if width > 0 and np.isfinite((boxes - 1) / width) else 0.0
-    near = np.clip((edges - first) * per_box, 0, boxes - 1).astype(np.int64)
-    start = np.searchsorted(near, np.arange(boxes + 1)).astype(np.int32)
-    return cells.scale, lattice, np.append(edges, np.inf), first, per_box, start
+    if cells.edges is None or cells.edges.numel() == 0:
+        return cells.scale, lattice, np.zeros(0), 0.0, 0.0, np.zeros(1, np.int64)
+    boxes = cells.boxes
+    return cells.scale, lattice, boxes.edges.numpy(), boxes.first, boxes.per_unit, boxes.start.numpy()
 
 
 @_compile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -85,9 +85,12 @@ class FastPairSums(PairSums):
         if isinstance(distance, Step):
             self.cells = StepCells(self.positives, distance, floor)
         elif floor is None:
-            self.cells = SigmoidCells(self.positives, distance, negatives.values.dtype)
+            compiled = passes.compiled_for(self.positives)
+            kind = SigmoidCells if compiled is None else compiled.CompiledSigmoidCells
+            self.cells = kind(self.positives, distance, negatives.values.dtype)
         else:
             self.cells = FloorCells(self.positives, distance, negatives.values.dtype, floor)
+        self.in_order = self.cells if isinstance(self.cells, _InOrder) else None
 
     def over_negatives(self) -> Sums:
         return self.cells.read(self.cells.fold(passes.moments(self.negatives, self.cells.pass_cells)))
@@ -99,7 +102,9 @@ class FastPairSums(PairSums):
 
     def over_positives(self, quality: Tensor | None = None, values: Tensor | None = None) -> Sums:
         values = torch.ones_like(self.positives) if values is None else values.double()
-        if len(values) <= FEW:
+        if quality is not None and self.in_order:
+            return self.in_order.over_lower(quality, values)
+        if len(values) <= FEW and not self.in_order:
             pairs = self._pairs if quality is None else self._pairs * (quality < quality[:, None])
             return Sums(*(pairs @ values))
         if quality is None:
@@ -115,7 +120,9 @@ class FastPairSums(PairSums):
 
     def read_back_positives(self, weights: Tensor, quality: Tensor | None = None) -> Tensor:
         weights = weights.double()
-        if len(weights) <= FEW:
+        if quality is not None and self.in_order:
+            return self.in_order.over_higher(quality, weights)
+        if len(weights) <= FEW and not self.in_order:
             pairs = self._pairs[1] if quality is None else self._pairs[1] * (quality < quality[:, None])
             return weights @ pairs
         if quality is None:
@@ -144,6 +151,17 @@ class FastPairSums(PairSums):
     @property
     def _most_blocks(self) -> int:
         return max(1, TABLES // (self.cells.size * self.cells.n))
+
+
+@runtime_checkable
+class _InOrder(Protocol):
+    """Cells that have a quicker way of their own to sum by quality."""
+
+    def over_lower(self, quality: Tensor, values: Tensor) -> Sums:
+        """For each positive u, the sums over the positives v with lower quality, each counting ``values`` times."""
+
+    def over_higher(self, quality: Tensor, weights: Tensor) -> Tensor:
+        """For each positive v, the sum of weight · rank over the positives u with higher quality, [P]."""
 
 
 class _ByQuality:

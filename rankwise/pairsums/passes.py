@@ -24,7 +24,7 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
     Raises:
         NotFiniteError: If a negative is NaN or infinite.
     """
-    if compiled := _compiled(negatives):
+    if compiled := compiled_for(negatives.values):
         return compiled.moments(negatives, cells)
     negatives.check_finite()
     total = torch.zeros(cells.degree + 1, cells.size, dtype=torch.float64, device=negatives.values.device)
@@ -49,7 +49,7 @@ def evaluate(negatives: Negatives, cells: Cells, coefficients: Tensor, out: Tens
             reach beyond ±1/2 must be constant or linear.
         out: Flat gradient of the logits, float32 or float64.
     """
-    if compiled := _compiled(negatives):
+    if compiled := compiled_for(negatives.values):
         compiled.evaluate(negatives, cells, coefficients, out)
         return
     working = negatives.values.dtype if cells.edges is None else torch.float64
@@ -74,9 +74,9 @@ def _blocks(negatives: Negatives) -> Iterator[tuple[Tensor, slice, Tensor]]:
         yield values[where], where, skipped[bounds[number] : bounds[number + 1]] - start
 
 
-def _compiled(negatives: Negatives) -> ModuleType | None:
-    """The compiled passes, if they can do it; numba is only imported when first needed."""
-    if not use_compiled or negatives.values.device.type != "cpu":
+def compiled_for(values: Tensor) -> ModuleType | None:
+    """The compiled code, if there is any for these values; numba is only imported when first needed."""
+    if not use_compiled or values.device.type != "cpu":
         return None
     try:
         from rankwise.pairsums import compiled

@@ -90,6 +90,10 @@ class SigmoidCells:
         self.cell, self.place = self.lattice.locate(positives)
         self.powers = vandermonde(self.place, precision.degree)  # [P, n]
         self.index = self.cell  # the cell of each positive as a sample
+        #: The cells from the lowest positive to the highest, if they are fewer than the positives.
+        self.occupied: Tensor | None = None
+        if len(low) == 1 and self.lattice.size - depth - self.reach - 1 < len(positives):
+            self.occupied = torch.arange(depth, self.lattice.size - self.reach - 1, device=positives.device)
 
         self.expansion = expansion(self.width, precision.degree, self.reach, positives.device)
         kernels = [self.expansion.rank]
@@ -153,7 +157,11 @@ class SigmoidCells:
     def read(self, table: Tensor, block: Tensor | None = None) -> Sums:
         """For each positive, the sums over the samples of a table: its block, or the only one."""
         row = self.cell if block is None else self.cell + block * self.size
-        near = window_product(table, row - self.reach, 2 * self.reach + 1, self.reading)
+        wanted, where = row, None
+        if block is None and self.occupied is not None:  # fewer cells than positives: each need be read but once
+            wanted, where = self.occupied, row - self.occupied[0]
+        near = window_product(table, wanted - self.reach, 2 * self.reach + 1, self.reading)
+        near = near if where is None else near[where]
         rising = table @ self.expansion.rising
         rising[:, self.open_cells] = 0
         coming = self._decayed(rising).view(-1)[row - self.reach - 1]

@@ -86,7 +86,7 @@ def test_what_is_read_back_is_that_of_the_pairs(place, distance, floor, compiled
 @pytest.mark.parametrize("distance", DISTANCES, ids=str)
 @pytest.mark.parametrize("floor", [None, 0.7])
 @pytest.mark.parametrize("spread", [1.0, 500.0])
-def test_sums_by_quality_are_those_of_the_pairs(distance, floor, spread, monkeypatch):
+def test_sums_by_quality_are_those_of_the_pairs(distance, floor, spread, compiled, monkeypatch):
     monkeypatch.setattr(fast, "FEW", 0)
     positives = normal(600, deviation=spread, seed=3).double()
     quality = (torch.rand(600, generator=torch.Generator().manual_seed(4)) * 50).round() / 50
