@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from rankwise.pairsums.cells import FAR, Cells
 from rankwise.pairsums.compiled_sigmoid import CompiledSigmoidCells
+from rankwise.pairsums.compiled_step import CompiledStepCells
+from rankwise.pairsums.jit import compiled
 from rankwise.pairsums.samples import Negatives
 from rankwise.pairsums.threads import in_parts
 
@@ -27,9 +28,7 @@ FAR32 = np.float32(FAR)
 FLOAT32_INFINITY = np.int32(0x7F800000)
 FLOAT32_MAGNITUDE = np.int32(0x7FFFFFFF)
 
-__all__ = ["CompiledSigmoidCells", "evaluate", "moments"]
-
-_compile: Any = numba.njit(nogil=True, cache=True)
+__all__ = ["CompiledSigmoidCells", "CompiledStepCells", "evaluate", "moments"]
 
 
 def moments(negatives: Negatives, cells: Cells) -> Tensor:
@@ -97,7 +96,7 @@ def _plan(cells: Cells) -> tuple[Any, ...]:
     return cells.scale, lattice, boxes.edges.numpy(), boxes.first, boxes.per_unit, boxes.start.numpy()
 
 
-@_compile
+@compiled
 def _all_finite(x: Any) -> Any:
     fine = True
     for k in range(x.size):
@@ -105,7 +104,7 @@ def _all_finite(x: Any) -> Any:
     return fine
 
 
-@_compile
+@compiled
 def _cubic_places(x: Any, scale: Any, low: Any, high: Any, index: Any, place: Any) -> Any:
     """Cell and place of each of a block's samples; whether all samples are finite."""
     bits = x.view(np.int32)
@@ -123,7 +122,7 @@ def _cubic_places(x: Any, scale: Any, low: Any, high: Any, index: Any, place: An
     return largest < FLOAT32_INFINITY
 
 
-@_compile
+@compiled
 def _cubic_moments(values: Any, begin: Any, end: Any, skip: Any, scale: Any, low: Any, high: Any, table: Any) -> Any:
     index, place = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.float32)
     fine = True
@@ -145,7 +144,7 @@ def _cubic_moments(values: Any, begin: Any, end: Any, skip: Any, scale: Any, low
     return fine
 
 
-@_compile
+@compiled
 def _cubic_values(
     values: Any, begin: Any, end: Any, skip: Any, scale: Any, low: Any, high: Any, table: Any, out: Any
 ) -> None:
@@ -166,7 +165,7 @@ def _cubic_values(
         following += 1
 
 
-@_compile
+@compiled
 def _places(
     x: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any, start: Any, index: Any, place: Any
 ) -> Any:
@@ -217,7 +216,7 @@ def _places(
     return fine
 
 
-@_compile
+@compiled
 def _moments(
     values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any,
     start: Any, table: Any,
@@ -256,7 +255,7 @@ def _moments(
     return fine
 
 
-@_compile
+@compiled
 def _values(
     values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any,
     start: Any, table: Any, out: Any,

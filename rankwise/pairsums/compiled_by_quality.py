@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-_compile: Any = numba.njit(nogil=True, cache=True)
+from rankwise.pairsums.jit import compiled
 
 
 def over_lower(positives: Tensor, quality: Tensor, values: Tensor, delta: float) -> Tensor:
@@ -45,7 +44,7 @@ def over_higher(positives: Tensor, quality: Tensor, weights: Tensor, delta: floa
     return over_lower(-positives, -quality, weights.double()[:, None], delta)[:, 0]
 
 
-@_compile
+@compiled
 def _over_lower(p: Any, q: Any, order: Any, place: Any, ends: Any, values: Any, delta: Any, result: Any) -> None:
     number, kinds = values.shape
     tree = np.zeros((number + 1, 2 * kinds))  # of Σ values and Σ values · p, one after the other for each kind
@@ -76,7 +75,7 @@ def _over_lower(p: Any, q: Any, order: Any, place: Any, ends: Any, values: Any, 
         first = end
 
 
-@_compile
+@compiled
 def _prefix(tree: Any, end: Any, out: Any) -> None:
     """The sums over the first ``end`` places."""
     for k in range(out.size):

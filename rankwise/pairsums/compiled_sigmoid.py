@@ -6,21 +6,17 @@ import math
 from functools import cached_property
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from rankwise.pairsums.distances import Sigmoid
+from rankwise.pairsums.jit import compiled, compiled_sum
 from rankwise.pairsums.samples import Sums
 from rankwise.pairsums.sigmoid import SigmoidCells
 
 #: Positives that are neighbours in quality are compared pair by pair, at least so many.
 BLOCK = 32
-
-_compile: Any = numba.njit(nogil=True, cache=True)
-#: Sums in any order, so that they become vectors; always the same order.
-_compile_sums: Any = numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 
 
 class CompiledSigmoidCells(SigmoidCells):
@@ -98,7 +94,7 @@ class CompiledSigmoidCells(SigmoidCells):
         return self.cell.numpy(), self.place.numpy(), self.powers.numpy()
 
 
-@_compile
+@compiled
 def _ready(
     table: Any, position: Any, falls: Any, is_open: Any, rising: Any, tail: Any, passed: Any, total: Any
 ) -> None:
@@ -117,7 +113,7 @@ def _ready(
         passed[cell], total[cell] = number, places
 
 
-@_compile_sums
+@compiled_sum
 def _dot(window: Any, kernel: Any) -> Any:
     result = 0.0
     for j in range(len(window)):
@@ -125,7 +121,7 @@ def _dot(window: Any, kernel: Any) -> Any:
     return result
 
 
-@_compile_sums
+@compiled_sum
 def _weighed(window: Any, kernel: Any, powers: Any) -> Any:
     """The sum over a window of cells of their numbers times the kernel's polynomials at one place."""
     result = 0.0
@@ -134,7 +130,7 @@ def _weighed(window: Any, kernel: Any, powers: Any) -> Any:
     return result
 
 
-@_compile
+@compiled
 def _far(tail: Any, passed: Any, total: Any, position: Any, width: Any, reach: Any, cell: Any, place: Any) -> Any:
     """What samples too far away for polynomials add to rank and error of a positive."""
     low = tail[cell - reach - 1] * np.exp(-width * (reach + 1 + place))
@@ -142,7 +138,7 @@ def _far(tail: Any, passed: Any, total: Any, position: Any, width: Any, reach: A
     return low + above, low + width * (total[cell + reach + 1] - (position[cell] + place) * above)
 
 
-@_compile
+@compiled
 def _read(
     table: Any, position: Any, falls: Any, is_open: Any, rising: Any, falling: Any, width: Any, reach: Any, cell: Any,
     place: Any, powers: Any, kernels: Any, result: Any,
@@ -166,7 +162,7 @@ def _read(
             result[kind, u] = far[kind] + _dot(near[at, kind], powers[u])
 
 
-@_compile
+@compiled
 def _over_lower(
     order: Any, lower: Any, values: Any, step: Any, units: Any, position: Any, falls: Any, is_open: Any, rising: Any,
     falling: Any, width: Any, reach: Any, cell: Any, place: Any, powers: Any, kernels: Any, result: Any,
@@ -199,7 +195,7 @@ def _over_lower(
         result[0, u], result[1, u] = rank, error
 
 
-@_compile
+@compiled
 def _ready_back(table: Any, falls: Any, falling: Any, coming: Any, passed: Any) -> None:
     """Running sums of a table of weights: of e^-distance from above, of the weights from below."""
     running = 0.0
@@ -215,7 +211,7 @@ def _ready_back(table: Any, falls: Any, falling: Any, coming: Any, passed: Any) 
         passed[cell] = weight
 
 
-@_compile
+@compiled
 def _polynomials(
     table: Any, position: Any, falls: Any, is_open: Any, rising: Any, falling: Any, width: Any, reach: Any,
     kernels: Any, result: Any,
@@ -239,7 +235,7 @@ def _polynomials(
             result[cell, 1:] = 0.0
 
 
-@_compile
+@compiled
 def _over_higher(
     order: Any, higher: Any, weights: Any, step: Any, units: Any, position: Any, falls: Any, is_open: Any, rising: Any,
     falling: Any, width: Any, reach: Any, cell: Any, place: Any, powers: Any, kernels: Any, result: Any,

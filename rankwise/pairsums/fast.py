@@ -81,15 +81,7 @@ class FastPairSums(PairSums):
         self.positives = positives.double()
         self.distance = distance
         self.floor = floor
-        self.cells: StepCells | SigmoidCells
-        if isinstance(distance, Step):
-            self.cells = StepCells(self.positives, distance, floor)
-        elif floor is None:
-            compiled = passes.compiled_for(self.positives)
-            kind = SigmoidCells if compiled is None else compiled.CompiledSigmoidCells
-            self.cells = kind(self.positives, distance, negatives.values.dtype)
-        else:
-            self.cells = FloorCells(self.positives, distance, negatives.values.dtype, floor)
+        self.cells = _make_cells(self.positives, distance, floor, negatives.values.dtype)
         self.in_order = self.cells if isinstance(self.cells, _InOrder) else None
 
     def over_negatives(self) -> Sums:
@@ -151,6 +143,20 @@ class FastPairSums(PairSums):
     @property
     def _most_blocks(self) -> int:
         return max(1, TABLES // (self.cells.size * self.cells.n))
+
+
+def _make_cells(
+    positives: Tensor, distance: Distance, floor: Tensor | None, dtype: torch.dtype
+) -> StepCells | SigmoidCells:
+    compiled = passes.compiled_for(positives) if floor is None else None
+    cells: StepCells | SigmoidCells
+    if isinstance(distance, Step):
+        cells = compiled.CompiledStepCells(positives, distance) if compiled else StepCells(positives, distance, floor)
+    elif floor is not None:
+        cells = FloorCells(positives, distance, dtype, floor)
+    else:
+        cells = (compiled.CompiledSigmoidCells if compiled else SigmoidCells)(positives, distance, dtype)
+    return cells
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ class StepCells:
 
     n = 2
 
-    def __init__(self, positives: Tensor, distance: Step, floor: Tensor | None) -> None:
+    def __init__(self, positives: Tensor, distance: Step, floor: Tensor | None = None) -> None:
         delta = distance.delta
         begin = positives - delta if floor is None else torch.maximum(positives - delta, floor)
         ends = [begin, positives + delta] + ([] if floor is None else [floor])

@@ -11,14 +11,15 @@ import torch
 
 Result = TypeVar("Result")
 
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+#: The process that it belongs to (threads do not survive a fork), how many threads it has, and the pool.
+_pool: tuple[int, int, ThreadPoolExecutor] | None = None
 
 
 def in_parts(work: Callable[[int, int], Result], size: int, smallest: int) -> list[Result]:
     """Results of ``work(begin, end)`` over equal parts of ``range(size)``, in order, one part a thread of torch's.
 
     Threads of our own rather than numba's: its default pool must not be entered by two threads at once, and autograd
-    calls from its own. A pool belongs to one process: threads do not survive a fork.
+    calls from its own.
 
     Args:
         work: Does one part; should release the interpreter lock.
@@ -29,8 +30,14 @@ def in_parts(work: Callable[[int, int], Result], size: int, smallest: int) -> li
     bounds = [size * part // parts for part in range(parts + 1)]
     if parts == 1:
         return [work(0, size)]
-    key = os.getpid(), parts
-    if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(parts - 1, thread_name_prefix="pairsums")
-    others = [_pools[key].submit(work, bounds[part], bounds[part + 1]) for part in range(1, parts)]
+    pool = _helpers(parts - 1)
+    others = [pool.submit(work, bounds[part], bounds[part + 1]) for part in range(1, parts)]
     return [work(0, bounds[1]), *(other.result() for other in others)]
+
+
+def _helpers(number: int) -> ThreadPoolExecutor:
+    """At least so many threads."""
+    global _pool
+    if _pool is None or _pool[0] != os.getpid() or _pool[1] < number:
+        _pool = os.getpid(), number, ThreadPoolExecutor(number, thread_name_prefix="pairsums")
+    return _pool[2]
