@@ -61,8 +61,9 @@ class Objects:
         """
         counts = tuple(len(target["boxes"]) for target in targets)
         for number, (target, count) in enumerate(zip(targets, counts, strict=True)):
-            if len(target["labels"]) != count:
-                raise ValueError(f"target {number} of the batch: {len(target['labels'])} labels for {count} boxes")
+            for name in ("labels", "iscrowd"):
+                if name in target and len(target[name]) != count:
+                    raise ValueError(f"target {number} of the batch: {len(target[name])} {name} for {count} boxes")
         if not sum(counts):
             none = torch.zeros(0, dtype=torch.int64, device=device)
             boxes = torch.zeros(0, 4, device=device)

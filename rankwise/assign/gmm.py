@@ -67,7 +67,7 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
     """
     values = values.double().masked_fill(~valid, 0)
     mask = valid.double()
-    count = mask.sum(1).clamp_(min=1)
+    mean = mask / mask.sum(1, keepdim=True).clamp_(min=1)  # a row times these, summed, is its mean
     parameters = values.new_ones(3, 2, len(values))  # weights, means, variances
     parameters[0] = 0.5
     if values.shape[1]:
@@ -83,10 +83,10 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
         going = going[~converged[going]]
         if not len(going):
             break
-        rows, row_mask, row_count = values[going], mask[going], count[going]
+        rows, row_mask, row_mean = values[going], mask[going], mean[going]
         now, now_bound, held = parameters[..., going], bound[going], converged[going]
         for _ in range(min(ITERATIONS_BETWEEN_CHECKS, MAX_ITERATIONS - done)):
-            new, new_bound = _iterate(rows, row_mask, row_count, now)
+            new, new_bound = _iterate(rows, row_mask, row_mean, now)
             now = torch.where(held, now, new)
             held = held | ((new_bound - now_bound).abs() < TOLERANCE)
             now_bound = new_bound
@@ -95,7 +95,7 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
     return Mixtures(weights, means, variances, converged)
 
 
-def _iterate(values: Tensor, mask: Tensor, count: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+def _iterate(values: Tensor, mask: Tensor, mean: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
     """New parameters by one step of expectation and maximisation, and the mean log likelihood under the old ones."""
     log_joint = _log_joint(values, parameters)  # [2, T, N]
     likelihood = torch.logaddexp(log_joint[0], log_joint[1])
@@ -104,13 +104,13 @@ def _iterate(values: Tensor, mask: Tensor, count: Tensor, parameters: Tensor) ->
     means = (share * values).sum(-1).div_(total)
     spread = (values - means.unsqueeze(-1)).square_()
     variances = share.mul_(spread).sum(-1).div_(total).add_(VARIANCE_FLOOR)
-    bound = likelihood.mul_(mask).sum(-1).div_(count)
+    bound = likelihood.mul_(mean).sum(-1)
     return torch.stack([total / total.sum(0), means, variances]), bound
 
 
 def _log_joint(values: Tensor, parameters: Tensor) -> Tensor:
     """The log density of values [T, N] in each component plus the log of its weight, [2, T, N]."""
     weights, means, variances = parameters.unsqueeze(-1)
-    constant = (weights * weights / (2 * math.pi * variances)).log_().mul_(0.5)
+    constant = (weights * (2 * math.pi * variances).rsqrt_()).log_()
     distance = (values - means).square_()
     return torch.addcdiv(constant, distance, variances, value=-0.5)
