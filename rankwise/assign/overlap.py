@@ -52,12 +52,14 @@ def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
         for piece in pieces(rows.stop - rows.start, len(anchors), anchors.device):
             table = table_iou(objects.boxes[rows], anchors[piece])  # [R, a]
             for image, span in block:
-                iou[image, piece], index = table[span.start - rows.start : span.stop - rows.start].max(0)
-                owner[image, piece] = index + span.start
+                mine = table[span.start - rows.start : span.stop - rows.start]
+                torch.max(mine, 0, out=(iou[image, piece], owner[image, piece]))
             value, index = table.max(1)
             better = value > best_iou[rows]
             best_iou[rows] = torch.where(better, value, best_iou[rows])
             best_anchor[rows] = torch.where(better, index + piece.start, best_anchor[rows])
+    for image, span in objects.spans:
+        owner[image] += span.start
     return Overlaps(iou, owner, best_iou, best_anchor)
 
 

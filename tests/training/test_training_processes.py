@@ -106,7 +106,7 @@ def test_shares_of_the_evaluation_hold_every_image_once_with_the_same_detections
     detector.load_state_dict(state["ema"] or state["detector"])
     val = open_split(DataSettings(path=str(data)), "val").with_transform(EvalTransform(settings.input))
     alone = detect(detector, val, 2).detections
-    for world in (2, 5, 9):
+    for world in (2, 7):
         shares = [detect(detector, val, 2, rank=rank, world_size=world).detections for rank in range(world)]
         assert sorted(image for share in shares for image in share) == sorted(alone)
         for image, found in ((image, found) for share in shares for image, found in share.items()):
