@@ -111,16 +111,31 @@ def train(words: list[str]) -> None:
 def evaluate(words: list[str]) -> None:
     """Measures a run."""
     from rankwise.evaluation.inference import evaluate_run
+    from rankwise.models.settings import TestSettings
 
     parser = _parser("eval", "Measure a trained run as COCO does: a table, eval.json, a results file and figures.")
     parser.add_argument("run", type=str, help="Folder of the run.")
     parser.add_argument("--data", type=str, help="Another dataset than the run's own.")
     parser.add_argument("--split", type=str, help="Another split than the run's validation split.")
-    parser.add_argument("--out", type=str, help="Where the results go (default: the run's folder).")
+    parser.add_argument(
+        "--out",
+        type=str,
+        help="Where the results go (default: the run's folder, with --scales or --flip its subfolder looks).",
+    )
     parser.add_argument("--batch_size", type=int, help="Images at a time (default: as in the recipe).")
     parser.add_argument("--workers", type=int, help="Loader processes (default: as in the recipe).")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument(
+        "--scales", type=list[int], help='Multi-scale test: short sides to look at, such as "[600, 800, 1000]".'
+    )
+    parser.add_argument("--max_side", type=int, help="Longest side with --scales (default: the detector's).")
+    parser.add_argument("--flip", type=bool, default=False, help="Look at each image mirrored as well.")
     config = _parse(parser, words)
+    if config.max_side and not config.scales:
+        raise UserError("--max_side is for the sizes of --scales: give these too")
+    test = None
+    if config.scales is not None or config.flip:
+        test = TestSettings(tuple(config.scales or ()), config.max_side, config.flip)
     evaluate_run(
         Path(config.run),
         data=config.data,
@@ -129,6 +144,7 @@ def evaluate(words: list[str]) -> None:
         batch_size=config.batch_size,
         workers=config.workers,
         device=config.device,
+        test=test,
     )
 
 

@@ -37,6 +37,8 @@ class AugmentSettings:
         short_sides: Multi-scale training: each image is resized to one of these short sides, drawn anew each time.
         short_range: Multi-scale training by a range instead: any short side from the first to the second number.
         max_side: Limit of the long side in training, where it differs from the detector's own.
+        square: Stretch every training image to a square of this side, as SSD does, though the detector is evaluated on
+            images with their own ratio.
     """
 
     flip: float = 0.5
@@ -44,6 +46,7 @@ class AugmentSettings:
     short_sides: tuple[int, ...] = ()
     short_range: tuple[int, int] | None = None
     max_side: int | None = None
+    square: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.flip <= 1:
@@ -56,6 +59,14 @@ class AugmentSettings:
             raise ValueError(f"short_sides is {tuple(self.short_sides)}; sizes are at least 1 pixel")
         if self.short_range and not 1 <= self.short_range[0] <= self.short_range[1]:
             raise ValueError(f"short_range is {tuple(self.short_range)}; give the smaller size first, at least 1 pixel")
+        if self.square is not None:
+            if self.square < 1:
+                raise ValueError(f"square is {self.square}; sizes are at least 1 pixel")
+            if self.short_sides or self.short_range:
+                raise ValueError(
+                    f"square is {self.square}, which is the one size of training, and there are several in short_sides "
+                    "or short_range; set one of them"
+                )
 
 
 class EvalTransform:
@@ -99,7 +110,11 @@ class TrainTransform:
         return image, _sanitized(image, target)
 
     def _scaled_settings(self) -> InputSettings:
-        """The detector's input settings at a size drawn for multi-scale training."""
+        """The detector's input settings at the size of training, drawn if there are several."""
+        if self.augment.square:
+            return replace(
+                self.settings, short_side=self.augment.square, max_side=self.augment.square, keep_ratio=False
+            )
         if self.augment.short_sides:
             short = self.augment.short_sides[int(torch.randint(len(self.augment.short_sides), ()))]
         elif self.augment.short_range:

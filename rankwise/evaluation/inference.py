@@ -17,7 +17,8 @@ from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
 from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.evaluation.results import write_results
-from rankwise.models import Detector
+from rankwise.models import Detector, TestSettings
+from rankwise.models.looks import detect_in_looks, looks_of
 from rankwise.structures import Detections
 from rankwise.training.processes import agree, gather, together
 
@@ -54,6 +55,7 @@ def detect(
     rank: int = 0,
     world_size: int = 1,
     stopped: Callable[[], bool] | None = None,
+    test: TestSettings | None = None,
 ) -> Found:
     """What a detector sees in the images of a dataset.
 
@@ -68,8 +70,13 @@ def detect(
         rank: Which of the processes this is.
         world_size: How many processes share the images.
         stopped: Asked before each batch whether to leave it at what was found so far.
+        test: How often to look at each image; once, in the dataset's size, if not given.
     """
     found = Found()
+    looks = looks_of(detector.settings.input, test or TestSettings())
+    once = looks == looks_of(detector.settings.input, TestSettings())
+    if not once:
+        dataset = dataset.with_transform(None)  # each look makes its own size of the image
     mine = [index for index in range(len(dataset)) if index // batch_size % world_size == rank]
     if not mine:
         return found
@@ -81,10 +88,15 @@ def detect(
     for batch in loader.epoch(0):
         if stopped is not None and stopped():
             break
-        predictions = detector(batch.images.to(device))
+        images = batch.images.to(device)
         sizes = [target["size"] for target in batch.targets]
-        originals = [target["original_size"] for target in batch.targets]
-        for target, detections in zip(batch.targets, detector.postprocess(predictions, sizes, originals), strict=True):
+        if once:
+            originals = [target["original_size"] for target in batch.targets]
+            results = detector.postprocess(detector(images), sizes, originals)
+        else:
+            unpadded = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
+            results = detect_in_looks(detector, unpadded, looks, detector.settings.postprocess)
+        for target, detections in zip(batch.targets, results, strict=True):
             if target.get("fault"):
                 found.faults[str(target["name"])] = target["fault"]
             else:
@@ -152,19 +164,23 @@ def evaluate_run(
     workers: int | None = None,
     device: str = "auto",
     console: Console | None = None,
+    test: TestSettings | None = None,
 ) -> Evaluation:
     """Measures the best detector of a run: a table, ``eval.json``, a COCO results file, figures and pictures.
+
+    A run that was trained with PAA also gets the figures of what PAA clusters.
 
     Args:
         run: Folder of the run.
         data: Another dataset than the run's own.
         split: Another split than the run's validation split.
-        out: Where the results go; the run's folder if not given.
+        out: Where the results go; the run's folder if not given, and one in it, ``looks``, if ``test`` is.
         batch_size: Images at a time; as in the recipe if not given.
         workers: Loader processes; as in the recipe if not given.
         device: Where to compute.
         console: Where to print.
     """
+    from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
     from rankwise.evaluation.pictures import draw_evaluation
     from rankwise.models.plain import from_plain
     from rankwise.training.datasets import open_split
@@ -184,17 +200,21 @@ def evaluate_run(
             f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}"
         )
     batch_size = batch_size or from_plain(TrainSettings, read_section(run, "train"), "train").evaluate_batch
-    found = detect(detector, dataset, batch_size, settings.workers if workers is None else workers)
+    workers = settings.workers if workers is None else workers
+    found = detect(detector, dataset, batch_size, workers, test=test or detector.settings.test)
     for fault in found.faults.values():
         console.print(f"image left out: {fault}", soft_wrap=True, markup=False)
     dataset = readable(dataset, found)
     result = measure(dataset, found)
 
-    out = out or run
+    # The run's own folder holds the thresholds that predicting reads: those of the way it predicts.
+    out = out or (run / "looks" if test else run)
     out.mkdir(parents=True, exist_ok=True)
     (out / "eval.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     write_results(out / "detections.json", found.detections, dataset.category_ids)
     pictures = draw_evaluation(out, run / "metrics.jsonl", result, dataset, found.detections, PICTURES)
+    if paa := paa_of_recipe(read_section(run, "assign")):
+        pictures += draw_pair_figures(out, detector, dataset, paa)
     result.print_table(console)
     console.print(f"results and pictures: {out}/", soft_wrap=True)
     for picture in pictures:

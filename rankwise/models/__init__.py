@@ -19,6 +19,7 @@ __all__ = [
     "ModelError",
     "NeckSettings",
     "PostprocessSettings",
+    "TestSettings",
     "atss",
     "fcos",
     "input_size",

@@ -76,10 +76,11 @@ class Backbone(nn.Module):
         for name, module in self.net.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 own = list(module.parameters(recurse=False))
-                if settings.frozen_norm:
+                if settings.frozen_norm is True:
                     for parameter in own:
                         parameter.requires_grad_(False)
-                if own and not any(parameter.requires_grad for parameter in own):
+                untrained = bool(own) and not any(parameter.requires_grad for parameter in own)
+                if untrained or settings.frozen_norm:
                     self._still.append(name)
         self.train(self.training)
 

@@ -17,7 +17,8 @@ from rankwise.models.anchors import Anchors, cell_anchors
 from rankwise.models.backbone import Backbone
 from rankwise.models.boxes import IntegralCoder, box_coder
 from rankwise.models.head import Head
-from rankwise.models.images import as_image, resize_for_input, sizes_of, stack_images
+from rankwise.models.images import as_image
+from rankwise.models.looks import detect_in_looks, looks_of
 from rankwise.models.neck import FeaturePyramid
 from rankwise.models.plain import ModelError
 from rankwise.models.postprocess import Sizes, postprocess
@@ -114,6 +115,7 @@ class Detector(nn.Module):
         settings = self.settings.postprocess
         # Boxes below the threshold still take part in voting, as they did when the detector was evaluated.
         settings = replace(settings, score_threshold=min([settings.score_threshold, *limits]))
+        looks = looks_of(self.settings.input, self.settings.test)
         device = self.mean.device
         at_least = torch.tensor(limits, device=device)
         results: list[Detections] = []
@@ -122,9 +124,7 @@ class Detector(nn.Module):
         try:
             for first in range(0, len(items), batch_size):
                 originals = [as_image(item) for item in items[first : first + batch_size]]
-                resized = [resize_for_input(image, self.settings.input) for image in originals]
-                predictions = self(stack_images(resized, self.settings.input).to(device))
-                for found in postprocess(predictions, sizes_of(resized), sizes_of(originals), settings):
+                for found in detect_in_looks(self, originals, looks, settings, device):
                     keep = found["scores"] >= at_least[found["labels"]]
                     results.append({name: values[keep] for name, values in found.items()})
         finally:

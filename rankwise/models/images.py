@@ -41,7 +41,7 @@ def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
     height, width = (
         -(-max(image.shape[side] for image in images) // settings.divisor) * settings.divisor for side in (1, 2)
     )
-    colour = (torch.tensor(settings.mean) * 255).round().to(torch.uint8)
+    colour = (torch.tensor(settings.mean) * 255).round().to(images[0].device, torch.uint8)
     batch = colour[None, :, None, None].repeat(len(images), 1, height, width)
     for place, image in zip(batch, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image

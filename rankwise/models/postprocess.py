@@ -89,6 +89,17 @@ def find_candidates(
     return Candidates(boxes[image, sample], logits[image, sample].sigmoid(), index[image, sample] % classes, image)
 
 
+def joined(passes: Sequence[Candidates]) -> Candidates:
+    """The candidates of several passes over the same images as one.
+
+    Args:
+        passes: At least one.
+    """
+    if len(passes) == 1:
+        return passes[0]
+    return Candidates(**{name: torch.cat([getattr(one, name) for one in passes]) for name in vars(passes[0])})
+
+
 @torch.no_grad()
 def detections(candidates: Candidates, images: int, settings: PostprocessSettings) -> list[Detections]:
     """Suppresses what is found twice and gives each image its own detections, best first.

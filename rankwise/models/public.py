@@ -13,6 +13,7 @@ from rankwise.models.settings import (
     ModelError,
     NeckSettings,
     PostprocessSettings,
+    TestSettings,
     atss,
     fcos,
     retinanet,

@@ -16,6 +16,7 @@ __all__ = [
     "ModelError",
     "NeckSettings",
     "PostprocessSettings",
+    "TestSettings",
     "atss",
     "fcos",
     "retinanet",
@@ -80,7 +81,8 @@ class BackboneSettings:
     """The network that turns an image into features: any of timm that gives features of several strides.
 
     Args:
-        name: timm's name of it, such as resnet50, resnext101_64x4d, res2net101_26w_4s, mobilenetv2_100.
+        name: timm's name of it, such as resnet50, resnext101_64x4d, res2net101d, mobilenetv2_100; after a dot which of
+            its pretrained weights, such as resnet50.tv_in1k for torchvision's.
         strides: Strides of the features that go into the pyramid, rising. 8, 16, 32 are C3, C4, C5.
         pretrained: true for timm's own ImageNet weights, fetched from its hub; the path of a .safetensors or .pth file
             for weights from there; false to begin at random.
@@ -88,8 +90,9 @@ class BackboneSettings:
         frozen_stages: How many of the backbone's features, counted from the image, are kept as they are with all
             that comes before them. 0 trains everything; with a ResNet 1 freezes the stem, 2 the stem and the first
             stage, and so on. Batch norms of frozen stages keep their statistics too.
-        frozen_norm: Keep every batch norm of the backbone as it is, parameters and statistics. Usual with pretrained
-            weights and few images a process; wrong with random weights.
+        frozen_norm: true keeps every batch norm of the backbone as it is, parameters and statistics; "statistics" keeps
+            the statistics and trains the parameters. Usual with pretrained weights and few images a process; wrong
+            with random weights.
         deformable_stages: Stages whose 3x3 convolutions become deformable (v2, modulated): 3, 4, 5 are those of
             stride 8, 16, 32. For timm's ResNet family (ResNet, ResNeXt, Res2Net, ...).
     """
@@ -99,7 +102,7 @@ class BackboneSettings:
     pretrained: bool | str = False
     args: dict[str, Any] = field(default_factory=dict)
     frozen_stages: int = 0
-    frozen_norm: bool = False
+    frozen_norm: bool | Literal["statistics"] = False
     deformable_stages: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -239,6 +242,41 @@ class PostprocessSettings:
 
 
 @dataclass(frozen=True)
+class TestSettings:
+    """Look at each image several times, larger and smaller and mirrored, and take what is found together.
+
+    Counts where a run is measured at its end, by ``rankwise eval`` and in ``predict``; evaluations during a training
+    look once. Several looks take as many times as long; off by default.
+
+    Args:
+        short_sides: Lengths in pixels that the shorter side is resized to, one look each. None of them: the size of
+            ``input`` alone.
+        max_side: Longest the longer side may become in these looks; that of ``input`` if not given.
+        flip: Look at each size a second time, mirrored.
+    """
+
+    __test__ = False  # no test of pytest's, for all its name
+
+    short_sides: tuple[int, ...] = ()
+    max_side: int | None = None
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        _require(
+            all(side >= 1 for side in self.short_sides), f"test.short_sides is {self.short_sides}: give 1 or more each"
+        )
+        _require(
+            len(set(self.short_sides)) == len(self.short_sides),
+            f"test.short_sides is {self.short_sides}: a size that is there twice would count twice",
+        )
+        longest = max(self.short_sides, default=1)
+        _require(
+            self.max_side is None or self.max_side >= longest,
+            f"test.max_side is {self.max_side}: it must be at least {longest}, the largest of test.short_sides",
+        )
+
+
+@dataclass(frozen=True)
 class DetectorSettings:
     """A whole detector. The defaults are an ATSS detector on ResNet-50: one square anchor a location, no centerness.
 
@@ -249,6 +287,7 @@ class DetectorSettings:
         head: The convolutions that predict.
         anchors: The boxes that predictions start from.
         postprocess: How predictions become detections.
+        test: How often each image is looked at once the detector is trained.
     """
 
     input: InputSettings = field(default_factory=InputSettings)
@@ -257,6 +296,7 @@ class DetectorSettings:
     head: HeadSettings = field(default_factory=HeadSettings)
     anchors: AnchorSettings = field(default_factory=AnchorSettings)
     postprocess: PostprocessSettings = field(default_factory=PostprocessSettings)
+    test: TestSettings = field(default_factory=TestSettings)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as nested plain dicts, ready for YAML or JSON."""

@@ -92,6 +92,14 @@ def test_multi_scale_draws_from_the_given_sides():
     assert {transform(*sample())[1]["size"] for _ in range(40)} == {(32, 32), (96, 96)}
 
 
+def test_training_on_squares_leaves_evaluation_its_ratio():
+    settings = InputSettings(50, 83)
+    image, target = TrainTransform(settings, AugmentSettings(flip=0, square=64))(*sample())
+    assert image.shape == (3, 64, 64)
+    assert_boxes_are_around_their_pixels(image, target)
+    assert EvalTransform(settings)(*sample())[1]["size"] == (50, 83)
+
+
 def test_a_scale_above_the_limit_of_the_long_side_is_cut_off_there():
     transform = TrainTransform(InputSettings(60, 100), AugmentSettings(flip=0, short_sides=(900,)))
     assert transform(*sample())[1]["size"] == (60, 100)
@@ -194,6 +202,8 @@ def test_a_seed_decides_everything():
         ({"short_sides": (3,), "short_range": (1, 2)}, "set one of them"),
         ({"short_sides": (0,)}, "at least 1 pixel"),
         ({"short_range": (9, 3)}, "the smaller size first"),
+        ({"square": 0}, "at least 1 pixel"),
+        ({"square": 64, "short_sides": (64, 96)}, "set one of them"),
     ],
 )
 def test_wrong_settings_say_what_would_be_right(settings, message):

@@ -124,6 +124,19 @@ def test_frozen_norms_keep_their_statistics_while_the_rest_trains() -> None:
         assert all(torch.equal(value, state[name]) for name, value in norm.state_dict().items())
 
 
+def test_norms_of_frozen_statistics_train_their_parameters() -> None:
+    backbone = Backbone(replace(SLIM, frozen_norm="statistics", frozen_stages=1)).train()
+    norms = {name: module for name, module in backbone.net.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    before = copy.deepcopy(backbone.net.state_dict())
+    moved(backbone)
+    after = backbone.net.state_dict()
+    for name, norm in norms.items():
+        assert not norm.training
+        assert torch.equal(before[f"{name}.running_mean"], after[f"{name}.running_mean"])
+    assert torch.equal(before["bn1.weight"], after["bn1.weight"])  # the stem is frozen altogether
+    assert not torch.equal(before["layer3.0.bn1.weight"], after["layer3.0.bn1.weight"])
+
+
 def test_frozen_norms_stay_frozen_in_copies_and_after_conversion() -> None:
     backbone = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(Backbone(replace(SLIM, frozen_norm=True))))
     backbone.train()
