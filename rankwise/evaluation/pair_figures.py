@@ -6,10 +6,10 @@ and Fig. 3c (in the plane of the two the candidates fall into two clusters).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +17,11 @@ from numpy.typing import NDArray
 
 from rankwise.assign import PAA
 from rankwise.assign.base import Objects
+from rankwise.data.dataset import DetectionDataset
+from rankwise.data.loader import build_loader
 from rankwise.evaluation.colors import ACCENT, EMPHASIS
 from rankwise.evaluation.figures import _nothing, _panels, _style, save_figure
+from rankwise.models import Detector
 from rankwise.structures import Predictions, Target
 
 if TYPE_CHECKING:
@@ -147,43 +150,45 @@ def object_clusters(scores: CandidateScores, number: int | None = None) -> Figur
     return figure
 
 
-def draw_pair_figures(run: Path, out: Path | None = None, images: int = 64, device: str = "auto") -> list[Path]:
-    """Draws both figures from the best detector of a run on images of its validation split; returns the files.
+def draw_pair_figures(
+    out: Path, detector: Detector, dataset: DetectionDataset, assigner: PAA | None = None, images: int = 64
+) -> list[Path]:
+    """Draws both figures from what a detector predicts for the first images of a dataset; returns the files.
 
     Args:
-        run: Folder of the run.
-        out: Where the figures go; the run's folder if not given.
-        images: How many images to look at, the first of the split.
-        device: Where to compute.
+        out: The folder they go to.
+        detector: The detector; images go to its device.
+        dataset: The dataset, with its evaluation transform.
+        assigner: The PAA that the detector was trained with; ``PAA()`` if not given.
+        images: How many images to look at.
     """
-    from rankwise.data.loader import build_loader
-    from rankwise.data.transforms import EvalTransform
-    from rankwise.evaluation.inference import pick_device
-    from rankwise.models import Detector
-    from rankwise.models.plain import from_plain
-    from rankwise.training.datasets import open_split
-    from rankwise.training.recipe import read_section
-    from rankwise.training.settings import DataSettings
-
-    detector = Detector.load(run, device=pick_device(device)).eval()
-    settings = from_plain(DataSettings, read_section(run, "data"), "data")
-    dataset = open_split(settings, "val").with_transform(EvalTransform(detector.settings.input))
     few = dataset.subset(list(range(min(images, len(dataset)))))
     loader = build_loader(few, 8, shuffle=False, workers=0, divisor=detector.settings.input.divisor)
-    place = next(detector.parameters()).device
+    device = next(detector.parameters()).device
+    training = detector.training
+    detector.eval()
 
-    def batches() -> Iterable[tuple[Predictions, list[Target]]]:
-        with torch.no_grad():
-            for batch in loader.epoch(0):
-                yield detector(batch.images.to(place)), batch.targets
+    def batches() -> Iterator[tuple[Predictions, list[Target]]]:
+        for batch in loader.epoch(0):
+            yield detector(batch.images.to(device)), batch.targets
 
-    scores = candidate_scores(batches())
-    out = out or run
-    out.mkdir(parents=True, exist_ok=True)
+    scores = candidate_scores(batches(), assigner)
+    detector.train(training)
     drawn = {"score_distributions.png": score_distributions(scores), "object_clusters.png": object_clusters(scores)}
     for name, figure in drawn.items():
         save_figure(figure, out / name)
     return [out / name for name in drawn]
+
+
+def paa_of_recipe(section: dict[str, Any]) -> PAA | None:
+    """The PAA that a run was trained with; None if it had another assigner. Nothing is imported by name.
+
+    Args:
+        section: The recipe's section ``assign``.
+    """
+    if section.get("class_path") not in ("PAA", "rankwise.assign.PAA", "rankwise.assign.paa.PAA"):
+        return None
+    return PAA(**(section.get("init_args") or {}))
 
 
 def _telling_object(scores: CandidateScores) -> int:

@@ -172,7 +172,10 @@ class Tracker:
             }
         )
         text = "  ".join(f"{name} {means[name]:.3f}" for name in ("ranking", "box") if means.get(name) is not None)
-        text += f"  positives {means.get('positives') or 0:.0f}  {speed:.1f} images/s"
+        text += f"  positives {means.get('positives') or 0:.0f}"
+        if unmatched := means.get("unmatched"):  # objects that had none
+            text += f"  unmatched {unmatched:.1f}"
+        text += f"  {speed:.1f} images/s"
         if self.ap is not None:
             text += f"  AP {self.ap:.1f}"
         if self._progress and self._task is not None:

@@ -230,6 +230,21 @@ def test_bad_data_has_its_clear_message(tmp_path, fault):
     assert "root:" not in said  # nobody's password file
 
 
+def test_objects_that_end_without_a_positive_are_counted_in_the_log(tmp_path):
+    data = write_coco(tmp_path / "data")
+    path = data / "annotations" / "instances_train.json"
+    content = json.loads(path.read_text())
+    once = content["annotations"]
+    content["annotations"] = [{**one, "id": 100 * one["id"] + copy} for one in once for copy in range(50)]
+    path.write_text(json.dumps(content))
+    flags = ["shapes", *TINY, "--data", data, "--assign=PAA", "--epochs=1", "--batch_size=12"]
+    said = finish(*flags, "--run", tmp_path / "run", log=tmp_path / "log")
+    (line,) = kinds(tmp_path / "run", "train")
+    # Of fifty boxes in one place few find an anchor that no other wants.
+    assert 49 * len(once) * 0.9 < line["unmatched"] <= 49 * len(once)
+    assert f"unmatched {line['unmatched']:.1f}" in said
+
+
 # The machine
 
 

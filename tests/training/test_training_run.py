@@ -59,6 +59,9 @@ def test_any_loss_is_one_flag(tmp_path, loss):
 def test_any_assigner_is_one_flag(tmp_path, assigner):
     train(tmp_path / "run", *TINY_SHAPES, "--assign", assigner)
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["images"] == 4
+    # What PAA clusters is drawn where PAA was at work.
+    drawn = [(tmp_path / "run" / f"{name}.png").is_file() for name in ("score_distributions", "object_clusters")]
+    assert drawn == [assigner == "PAA"] * 2
 
 
 @pytest.mark.parametrize("folder", ["coco_folder", "voc_folder", "yolo_folder"])
