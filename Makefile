@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test lint bench clean
+.PHONY: install run test lint docs bench clean
 
 install: $(STAMP)
 
@@ -25,8 +25,20 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Links out of docs/ are right where the files are read as they are; on the site their ends are beside the pages.
+docs: install  ## Build the documentation's site, strictly: site/index.html opens from disk.
+	rm -rf build/docs
+	mkdir -p build
+	cp -R docs build/docs
+	mkdir build/docs/benchmarks
+	cp benchmarks/results/*.md build/docs/benchmarks/
+	cp CHANGELOG.md build/docs/changes.md
+	sed -i.bak 's#](\.\./benchmarks/results/#](benchmarks/#g' build/docs/*.md
+	rm build/docs/*.bak
+	$(BIN)/zensical build --clean --strict
+
 bench: install  ## Every benchmark prints its ratios; run nothing beside them.
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
