@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -9,8 +10,24 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 
+class Distance(ABC):
+    """A distance function: what a pair adds to a positive's error, and to its rank."""
+
+    @abstractmethod
+    def floor(self, positives: Tensor) -> Tensor | None:
+        """Only samples above it make a pair with a positive, float64 [P]; None: all do."""
+
+    @abstractmethod
+    def error(self, z: Tensor) -> Tensor:
+        """What the pair adds to the positive's error."""
+
+    @abstractmethod
+    def rank(self, z: Tensor) -> Tensor:
+        """How many places the sample stands before the positive, 0 to 1. It is the gradient of the pair too."""
+
+
 @dataclass(frozen=True)
-class Step:
+class Step(Distance):
     """A step with a linear ramp: H(z) = clamp(z / 2δ + 1/2, 0, 1), the distance of AP loss.
 
     Args:
@@ -36,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Sigmoid:
+class Sigmoid(Distance):
     """A smooth step: S(z) = 1 / (1 + e^(-λz)).
 
     Args:
@@ -80,9 +97,6 @@ class SigmoidCrossEntropy(Sigmoid):
     def error(self, z: Tensor) -> Tensor:
         """What the pair adds to the positive's error: softplus(λz) / λ."""
         return softplus(self.lam * z, threshold=40.0) / self.lam
-
-
-Distance = Step | Sigmoid
 
 
 def _positive(name: str, value: float) -> None:

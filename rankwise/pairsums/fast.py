@@ -12,7 +12,7 @@ from torch import Tensor
 from rankwise.pairsums import passes
 from rankwise.pairsums.base import PairSums
 from rankwise.pairsums.dense import DensePairSums
-from rankwise.pairsums.distances import Distance, Step
+from rankwise.pairsums.distances import Distance, Sigmoid, Step
 from rankwise.pairsums.floors import FloorCells
 from rankwise.pairsums.samples import Negatives, Sums
 from rankwise.pairsums.sigmoid import SigmoidCells, TooWideError
@@ -152,6 +152,8 @@ def _make_cells(
     cells: StepCells | SigmoidCells
     if isinstance(distance, Step):
         cells = compiled.CompiledStepCells(positives, distance) if compiled else StepCells(positives, distance, floor)
+    elif not isinstance(distance, Sigmoid):
+        raise TypeError(f"{type(distance).__name__} has no fast sums, use method='dense'")
     elif floor is not None:
         cells = FloorCells(positives, distance, dtype, floor)
     else:

@@ -6,6 +6,7 @@ import pytest
 from data_folders import write_coco_folder
 
 from rankwise.cli import main
+from rankwise.losses import AdaptivePairs, SigmoidCrossEntropy, ValidNegatives
 from rankwise.models import Detector
 from rankwise.training.recipe import built_in_recipes, parse_recipe
 
@@ -13,7 +14,6 @@ SMALL = [
     "--model.input.short_side=64",
     "--model.input.max_side=64",
     "--model.backbone.pretrained=false",
-    "--model.backbone.args={'channels': [16, 16, 32, 32]}",
     "--data.train=train",
     "--data.val=val",
     "--data.augment.short_sides=[]",
@@ -36,6 +36,18 @@ def test_a_recipe_says_its_command_and_parses(name):
 def test_a_recipe_trains_two_steps_on_tiny_images(tmp_path, name):
     folder = write_coco_folder(tmp_path / "data", train=2, val=2)
     flags = ["--epochs=2", "--batch_size=2", "--train.evaluate_every=2"]
+    if "mobilenet" not in name:
+        flags += ["--model.backbone.args={'channels': [16, 16, 32, 32]}"]
     main(["train", name, "--data", str(folder), "--run", str(tmp_path / "run"), *SMALL, *flags])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert max(line["step"] for line in lines) == 2
+
+
+def test_the_parts_of_a_pairwise_error_are_written_down_with_their_classes(tmp_path):
+    flags = ["--loss=PairwiseError", "--loss.distance=SigmoidCrossEntropy", "--loss.distance.lam=4"]
+    flags += ["--loss.balance=ValidNegatives", "--loss.pairs=AdaptivePairs"]
+    recipe = parse_recipe(["--config", "shapes", *flags])
+    again = tmp_path / "recipe.yaml"
+    again.write_text(recipe.text)
+    read = parse_recipe(["--config", str(again)]).loss
+    assert (read.distance, read.balance, read.pairs) == (SigmoidCrossEntropy(4.0), ValidNegatives(), AdaptivePairs())
