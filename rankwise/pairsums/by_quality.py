@@ -5,11 +5,10 @@ On a CPU they are compiled and take P log P steps; elsewhere they are read from 
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
+from rankwise.pairsums import passes
 from rankwise.pairsums.base import PairSums
 from rankwise.pairsums.fast import Method
 
@@ -30,7 +29,8 @@ class StepByQuality:
         self.positives = positives.double()
         self.quality = quality
         self.delta = delta
-        self.compiled = _compiled() if method == "fast" and positives.device.type == "cpu" else None
+        compiled = passes.compiled_for(positives) if method == "fast" else None
+        self.compiled = compiled and compiled.compiled_by_quality
 
     def over_lower(self, values: Tensor) -> Tensor:
         """For each positive u, Σ_v values_v · H(p_v - p_u) over the positives v with lower quality, [K, P].
@@ -49,12 +49,3 @@ class StepByQuality:
             result: Tensor = self.compiled.over_higher(self.positives, self.quality, weights, self.delta)
             return result
         return self.sums.read_back_positives(weights, self.quality)
-
-
-def _compiled() -> ModuleType | None:
-    """The compiled sums; numba is only imported when first needed."""
-    try:
-        from rankwise.pairsums import compiled_by_quality
-    except ImportError:
-        return None
-    return compiled_by_quality

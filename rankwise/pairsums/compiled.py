@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankwise.pairsums import compiled_by_quality
 from rankwise.pairsums.cells import FAR, Cells
 from rankwise.pairsums.compiled_sigmoid import CompiledSigmoidCells
 from rankwise.pairsums.compiled_step import CompiledStepCells
@@ -28,7 +29,7 @@ FAR32 = np.float32(FAR)
 FLOAT32_INFINITY = np.int32(0x7F800000)
 FLOAT32_MAGNITUDE = np.int32(0x7FFFFFFF)
 
-__all__ = ["CompiledSigmoidCells", "CompiledStepCells", "evaluate", "moments"]
+__all__ = ["CompiledSigmoidCells", "CompiledStepCells", "compiled_by_quality", "evaluate", "moments"]
 
 
 def moments(negatives: Negatives, cells: Cells) -> Tensor:

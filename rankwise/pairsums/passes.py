@@ -14,6 +14,9 @@ from rankwise.pairsums.samples import Negatives
 #: So many samples are worked on at once in plain torch: on a CPU the temporaries then stay in its cache.
 BLOCK_CPU, BLOCK_GPU = 1 << 17, 1 << 22
 
+#: On a CPU a table is summed up in so many copies in turn: many samples in one cell would wait for each other.
+COPIES = 4
+
 #: Set to False to do without compiled passes where numba is there.
 use_compiled = True
 
@@ -27,16 +30,21 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
     if compiled := compiled_for(negatives.values):
         return compiled.moments(negatives, cells)
     negatives.check_finite()
-    total = torch.zeros(cells.degree + 1, cells.size, dtype=torch.float64, device=negatives.values.device)
-    for x, _, skipped in _blocks(negatives):
-        index, f = cells.locate(x if cells.edges is None else x.double())  # f is long where cells are cut
-        powers = torch.empty(cells.degree + 1, x.numel(), dtype=torch.float64, device=x.device)
-        powers[0] = 1
-        powers[0, skipped] = 0
+    values, working = negatives.values, _working(negatives, cells)
+    step, copies = (BLOCK_CPU, COPIES) if values.device.type == "cpu" else (BLOCK_GPU, 1)
+    size, number = cells.size + 1, cells.degree + 1  # one cell more, for what is skipped
+    table = torch.zeros(number, copies * size, dtype=torch.float64, device=values.device)
+    copy = torch.arange(min(step, values.numel()), device=values.device).remainder_(copies).mul_(size)
+    room = torch.ones(number, copy.numel(), dtype=torch.float64, device=values.device)
+    for x, _, skipped in _blocks(negatives, step):
+        index, f = cells.locate(x, working)
+        index[skipped] = cells.size
+        index += copy[: x.numel()]
+        powers = room[:, : x.numel()]
         for power in range(cells.degree):
             torch.mul(powers[power], f, out=powers[power + 1])
-        total.scatter_add_(1, index.expand(cells.degree + 1, -1), powers)
-    return total.T
+        table.scatter_add_(1, index.expand(number, -1), powers)
+    return table.view(number, copies, size).sum(1)[:, :-1].T
 
 
 def evaluate(negatives: Negatives, cells: Cells, coefficients: Tensor, out: Tensor) -> None:
@@ -52,10 +60,10 @@ def evaluate(negatives: Negatives, cells: Cells, coefficients: Tensor, out: Tens
     if compiled := compiled_for(negatives.values):
         compiled.evaluate(negatives, cells, coefficients, out)
         return
-    working = negatives.values.dtype if cells.edges is None else torch.float64
+    working = _working(negatives, cells)
     columns = coefficients.T.to(working).contiguous()
-    for x, where, skipped in _blocks(negatives):
-        index, f = cells.locate(x if cells.edges is None else x.double())  # f is long where cells are cut
+    for x, where, skipped in _blocks(negatives, BLOCK_CPU if out.device.type == "cpu" else BLOCK_GPU):
+        index, f = cells.locate(x, working)
         value = columns[-1].index_select(0, index)
         for column in columns[:-1].flip(0):
             value = torch.addcmul(column.index_select(0, index), value, f)
@@ -63,10 +71,14 @@ def evaluate(negatives: Negatives, cells: Cells, coefficients: Tensor, out: Tens
         negatives.write(value, out, where)
 
 
-def _blocks(negatives: Negatives) -> Iterator[tuple[Tensor, slice, Tensor]]:
+def _working(negatives: Negatives, cells: Cells) -> torch.dtype:
+    """The type to compute places in: long where cells are cut, since they may be wide."""
+    return negatives.values.dtype if cells.edges is None else torch.float64
+
+
+def _blocks(negatives: Negatives, step: int) -> Iterator[tuple[Tensor, slice, Tensor]]:
     """Stretches of the values, where they are, and which of their places are no negatives."""
     values, skipped = negatives.values, negatives.skipped()
-    step = BLOCK_CPU if values.device.type == "cpu" else BLOCK_GPU
     starts = range(0, values.numel(), step)
     bounds = torch.searchsorted(skipped, torch.tensor([*starts, values.numel()], device=values.device)).tolist()
     for number, start in enumerate(starts):
