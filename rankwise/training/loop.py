@@ -129,7 +129,8 @@ class Run:
         model: nn.Module = PlainForward(self.detector)
         if settings.compile:
             model = torch.compile(model)  # type: ignore[assignment]
-        self.model, self.optimizer = fabric.setup(model, build_optimizer(self.detector, recipe.optimizer))
+        scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
+        self.model, self.optimizer = fabric.setup(model, build_optimizer(self.detector, recipe.optimizer, scaled))
         self.ema = ModelEmaV3(self.detector, decay=settings.ema, use_warmup=True) if settings.ema else None
         self.buffers = Buffers(self.detector, self.criterion)
         self.watch = Stopwatch(fabric.device)

@@ -11,8 +11,14 @@ from torch import nn
 from rankwise.training.settings import OptimizerSettings, ScheduleSettings
 
 
-def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """The optimiser over all weights that train; norms and biases get no weight decay."""
+def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool = False) -> torch.optim.Optimizer:
+    """The optimiser over all weights that train; norms and biases get no weight decay.
+
+    Args:
+        model: Whose weights.
+        settings: The recipe's section.
+        scaled: Whether gradients come scaled, as in 16-bit training.
+    """
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
@@ -25,9 +31,12 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
         }
         for (backbone, decays), weights in groups.items()
     ]
+    # All weights in one pass over each instead of one for every operation; such a step would undo the scale by itself,
+    # too late for the gradients to be clipped before.
+    fused = None if scaled else True
     if settings.name == "SGD":
-        return torch.optim.SGD(params, lr=settings.lr, momentum=settings.momentum)
-    return torch.optim.AdamW(params, lr=settings.lr, betas=(settings.momentum, 0.999))
+        return torch.optim.SGD(params, lr=settings.lr, momentum=settings.momentum, fused=fused)
+    return torch.optim.AdamW(params, lr=settings.lr, betas=(settings.momentum, 0.999), fused=fused)
 
 
 def lr_factor(step: int, settings: ScheduleSettings, steps_per_epoch: int, epochs: int) -> float:
