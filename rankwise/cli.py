@@ -236,21 +236,59 @@ def data_shapes(words: list[str]) -> None:
 
 def reproduce(words: list[str]) -> None:
     """Trains the rows of a table and prints it."""
-    from rankwise.reproduce import TABLES, reproduce_table
+    import shlex
 
-    names = "\n".join(f"  {name:<16} {table.title}" for name, table in TABLES.items())
+    from rankwise.reproduce import TABLES, Plan, reproduce_table, write_summary
+    from rankwise.training.recipe import recipe_path
+
+    names = "\n".join(f"  {name:<18} {table.title}" for name, table in TABLES.items())
     parser = _parser(
-        "reproduce", f"Train the rows of a table that have not been run yet, and print it.\n\nTables:\n{names}"
+        "reproduce",
+        "Train the rows of a table that have not been run yet, and print it with the paper's numbers and claims.\n\n"
+        f"Tables:\n{names}\n  {'all':<18} every one of them\n  {'summary':<18} write those that are done as one page",
     )
-    parser.add_argument("table", type=str, help="Name of the table.")
-    parser.add_argument("--data", type=str, default="shapes", help="The built-in dataset, or a folder.")
-    parser.add_argument("--seeds", type=int, default=1, help="Runs of each row.")
-    parser.add_argument("--out", type=str, default="runs/reproduce", help="Where runs and tables go.")
+    parser.add_argument("table", type=str, help="Name of the table, all, or summary.")
+    parser.add_argument(
+        "--data",
+        type=str,
+        default="shapes",
+        help="The built-in dataset (minutes a row), or a folder: COCO 2017, with the paper's own recipes, or any "
+        "other with --recipe.",
+    )
+    parser.add_argument("--recipe", type=str, help="The recipe that rows vary, for a folder that is not COCO.")
+    parser.add_argument("--seeds", type=int, default=1, help="Runs of each row, with seeds 0, 1, ….")
+    parser.add_argument("--budget", type=float, default=1.0, help="Factor on the epochs of every run.")
+    parser.add_argument("--out", type=str, default="runs/reproduce/NAME", help="Where runs and tables go.")
     parser.add_argument("--set", type=list[str], default=[], help='Flags for every row, such as ["--epochs=4"].')
+    parser.add_argument("--train", type=bool, default=True, help="false shows what is done and trains nothing.")
+    parser.add_argument(
+        "--page", type=str, default="results.md", help="Where summary writes to; --out may then be several, by commas."
+    )
     config = _parse(parser, words)
-    if config.table not in TABLES:
-        raise UserError(f"there is no table {config.table!r}; {_nearest(config.table, TABLES)}")
-    reproduce_table(config.table, config.data, config.seeds, Path(config.out), config.set)
+    known = [*TABLES, "all", "summary"]
+    if config.table not in known:
+        raise UserError(f"there is no table {config.table!r}; {_nearest(config.table, known)}")
+    if config.seeds < 1 or not config.budget > 0:
+        raise UserError("--seeds must be at least 1 and --budget above 0")
+    out = config.out.replace("NAME", "shapes" if config.data == "shapes" else Path(config.data).resolve().name)
+    if config.table == "summary":
+        print(write_summary([Path(part) for part in out.split(",")], Path(config.page)))
+        return
+    recipe = config.recipe or ("shapes" if config.data == "shapes" else None)
+    if recipe is not None:
+        recipe_path(recipe)
+    if config.data != "shapes" and not Path(config.data).is_dir():
+        raise UserError(f"--data {config.data}: there is no such folder")
+    if recipe is None and not (Path(config.data) / "annotations" / "instances_train2017.json").is_file():
+        raise UserError(
+            f"{config.data} is not COCO 2017 (it has no annotations/instances_train2017.json): give the recipe that "
+            "the rows shall vary, such as --recipe own_data"
+        )
+    plan = Plan(Path(out), config.data, recipe, config.budget, tuple(config.set))
+    for name in TABLES if config.table == "all" else [config.table]:
+        shown = [word for word in words if not word.startswith("--train")]
+        typed = shlex.join(["rankwise", "reproduce", name, *shown[1:]])
+        reproduce_table(name, plan, config.seeds, typed, config.train)
 
 
 VERBS: dict[str, Callable[[list[str]], None]] = {
@@ -362,6 +400,7 @@ def _user_errors() -> list[type[BaseException]]:
         "rankwise.data.errors": ["DataError"],
         "rankwise.models.plain": ["ModelError"],
         "rankwise.report.runs": ["ReportError"],
+        "rankwise.reproduce.plans": ["ReproduceError"],
         "rankwise.training.checkpoint": ["CheckpointError"],
         "rankwise.training.processes": ["SettingsError"],
         "rankwise.training.trouble": ["TrainingStopped"],

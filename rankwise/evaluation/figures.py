@@ -52,7 +52,7 @@ def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[floa
         classes: The names of the labels.
         ious: Which of the IoUs 0.5, 0.55 … 0.95 to show.
     """
-    figure, panels = _panels(len(ious), width=4.6, height=4.2)
+    figure, panels = new_panels(len(ious), width=4.6, height=4.2)
     named = len(classes) <= NAMED_CLASSES
     for panel, iou in zip(panels, ious, strict=True):
         precision = curves.at(iou)
@@ -70,7 +70,7 @@ def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[floa
             panel.legend(title="AP", fontsize=8, title_fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
         else:
             _nothing(panel)
-        _style(panel, "recall", "precision", f"IoU {iou:g}")
+        style_panel(panel, "recall", "precision", f"IoU {iou:g}")
         panel.set(xlim=(0, 1), ylim=(0, 1.02))
     return figure
 
@@ -84,9 +84,23 @@ def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
         matches: ``Evaluation.matches``.
         above: Detections with an IoU greater than this are shown.
     """
+    figure, (panel,) = new_panels(1, width=5.6, height=4.4)
+    draw_score_against_iou(figure, panel, matches, above)
+    return figure
+
+
+def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above: float = 0.5, title: str = "") -> None:
+    """Draws :func:`score_against_iou` into a panel of a figure.
+
+    Args:
+        figure: The figure.
+        panel: The panel.
+        matches: ``Evaluation.matches``.
+        above: Detections with an IoU greater than this are shown.
+        title: What its title begins with.
+    """
     scores, ious = localised(matches, above)
     correlation = correlate(scores, ious)
-    figure, (panel,) = _panels(1, width=5.6, height=4.4)
     if len(scores) > CLOUD:
         from matplotlib.colors import LogNorm
 
@@ -107,9 +121,8 @@ def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
         panel.plot(middles, high, color=ACCENT, linewidth=1.3, linestyle="--")
         panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none")
     parts = ", ".join(f"{name.upper()} {shown(getattr(correlation, name), 3)}" for name in ("pcc", "scc", "kcc"))
-    _style(panel, "IoU with the object", "score", f"{parts}   ({len(scores):,} detections)")
+    style_panel(panel, "IoU with the object", "score", f"{title}{parts}   ({len(scores):,} detections)")
     panel.set_xlim(above, 1)
-    return figure
 
 
 def threshold_sweep(evaluation: Evaluation) -> Figure:
@@ -119,7 +132,7 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
         evaluation: What was measured.
     """
     matches, names = evaluation.matches, list(evaluation.per_class)
-    figure, (whole, classes) = _panels(2, width=4.8, height=4.0)
+    figure, (whole, classes) = new_panels(2, width=4.8, height=4.0)
     values = sweep(matches)
     if len(values.scores):
         for name, line, color in (
@@ -142,7 +155,7 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
         whole.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     else:
         _nothing(whole)
-    _style(whole, "score threshold", "", "all classes")
+    style_panel(whole, "score threshold", "", "all classes")
     named = len(names) <= NAMED_CLASSES
     for label, name in enumerate(names):
         values, cut = sweep(matches, label), evaluation.thresholds.per_class[name]
@@ -155,7 +168,7 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
         classes.plot([cut.score], [cut.f1], "o", color=color, markersize=5 if named else 3)
     if named and classes.lines:
         classes.legend(fontsize=8, framealpha=0.85, edgecolor="none")
-    _style(classes, "score threshold", "F1", "by class")
+    style_panel(classes, "score threshold", "F1", "by class")
     for panel in (whole, classes):
         panel.set_ylim(0, 1.02)
     return figure
@@ -167,7 +180,7 @@ def box_sizes(evaluation: Evaluation) -> Figure:
     Args:
         evaluation: What was measured.
     """
-    figure, (panel,) = _panels(1, width=5.6, height=3.6)
+    figure, (panel,) = new_panels(1, width=5.6, height=3.6)
     matches = evaluation.matches
     wanted = ~matches.objects.crowd
     finder = matches.found_by[wanted]
@@ -185,7 +198,7 @@ def box_sizes(evaluation: Evaluation) -> Figure:
         panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     else:
         _nothing(panel)
-    _style(panel, "√area in pixels (dotted: COCO's small, medium, large)", "objects", "found by size")
+    style_panel(panel, "√area in pixels (dotted: COCO's small, medium, large)", "objects", "found by size")
     return figure
 
 
@@ -212,22 +225,22 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     Args:
         metrics: The lines of ``metrics.jsonl``, as :func:`read_metrics` gives them.
     """
-    figure, (losses, quality, rate) = _panels(3, width=4.2, height=3.6)
+    figure, (losses, quality, rate) = new_panels(3, width=4.2, height=3.6)
     for name, color in (("ranking", EMPHASIS), ("box", "#E69F00"), ("loss", "black")):
         steps, values = _series(metrics, name)
         if len(steps):
             losses.plot(steps, values, color=color, linewidth=0.8, alpha=0.35)
             losses.plot(steps, _smooth(values), color=color, linewidth=2, label=name)
-    _style(losses, "step", "", "losses")
+    style_panel(losses, "step", "", "losses")
     for name, color, width in (("ap", "black", 2.6), ("ap50", "#56B4E9", 1.6), ("ap75", "#E69F00", 1.6)):
         steps, values = _series(metrics, name)
         if len(steps):
             quality.plot(steps, values, color=color, linewidth=width, marker="o", markersize=3, label=name.upper())
-    _style(quality, "step", "", "AP on the validation images")
+    style_panel(quality, "step", "", "AP on the validation images")
     steps, values = _series(metrics, "lr")
     if len(steps):
         rate.plot(steps, values, color=EMPHASIS, linewidth=2)
-    _style(rate, "step", "", "learning rate")
+    style_panel(rate, "step", "", "learning rate")
     rate.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
     for panel in (losses, quality, rate):
         panel.set_xlim(left=0)
@@ -239,14 +252,16 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+def new_panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side; width and height in inches are a panel's."""
     from matplotlib.figure import Figure  # slow to import, and most of the package does without
 
     figure = Figure(figsize=(width * count, height), layout="constrained")
     return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
 
 
-def _style(panel: Axes, xlabel: str, ylabel: str, title: str) -> None:
+def style_panel(panel: Axes, xlabel: str, ylabel: str, title: str) -> None:
+    """Gives a panel its texts, and the look of all our figures."""
     panel.set_title(title, fontsize=11, color=_INK, loc="left")
     panel.set_xlabel(xlabel, color=_INK)
     panel.set_ylabel(ylabel, color=_INK)

@@ -20,7 +20,7 @@ from rankwise.assign.base import Objects
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.evaluation.colors import ACCENT, EMPHASIS
-from rankwise.evaluation.figures import _nothing, _panels, _style, save_figure
+from rankwise.evaluation.figures import _nothing, new_panels, save_figure, style_panel
 from rankwise.models import Detector
 from rankwise.structures import Predictions, Target
 
@@ -96,7 +96,7 @@ def score_distributions(scores: CandidateScores) -> Figure:
     Args:
         scores: What :func:`candidate_scores` gave.
     """
-    figure, panels = _panels(2, width=4.6, height=3.6)
+    figure, panels = new_panels(2, width=4.6, height=3.6)
     pairs = (
         ("as predicted", scores.ranking, scores.localization),
         ("normalised for each object", scores.normalized_ranking, scores.normalized_localization),
@@ -113,7 +113,7 @@ def score_distributions(scores: CandidateScores) -> Figure:
             panel.axvline(float(np.mean(values)), color=color, linewidth=1.5, linestyle="--")
         if len(ranking):
             panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
-        _style(panel, "score (dashed: mean)", "% of the candidates", title)
+        style_panel(panel, "score (dashed: mean)", "% of the candidates", title)
         panel.set_xlim(0, 1)
     return figure
 
@@ -125,7 +125,7 @@ def object_clusters(scores: CandidateScores, number: int | None = None) -> Figur
         scores: What :func:`candidate_scores` gave.
         number: Which object; if not given, the one with the most candidates of those with two clusters.
     """
-    figure, (panel,) = _panels(1, width=4.8, height=4.6)
+    figure, (panel,) = new_panels(1, width=4.8, height=4.6)
     if number is None:
         number = _telling_object(scores)
     mine = scores.of(number)
@@ -144,7 +144,7 @@ def object_clusters(scores: CandidateScores, number: int | None = None) -> Figur
     else:
         _nothing(panel)
     title = f"{len(mine.object)} candidates of one object, {int(mine.positive.sum())} positive"
-    _style(panel, "ranking score, normalised", "localisation score, normalised", title)
+    style_panel(panel, "ranking score, normalised", "localisation score, normalised", title)
     panel.set_xlim(-0.04, 1.04)
     panel.set_ylim(-0.04, 1.04)
     return figure

@@ -20,6 +20,9 @@ from rankwise.models.settings import BackboneSettings
 
 log = logging.getLogger(__name__)
 
+#: What the names of a backbone's weights begin with in a detector's file.
+_IN_DETECTOR = "backbone.net."
+
 
 class Backbone(nn.Module):
     """A network of timm that returns its features of the chosen strides.
@@ -124,6 +127,8 @@ def _create(settings: BackboneSettings, **more: Any) -> Any:
 def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None:
     """Loads a backbone's weights from a file, of timm's ``features_only`` layout or of the whole classification model.
 
+    Of a detector's file, as training writes it, the backbone is taken.
+
     Args:
         net: The network of timm.
         path: A .safetensors file, or a .pth/.pt/.bin of torch, of which only tensors are loaded.
@@ -133,6 +138,8 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
         ModelError: If the file cannot be read or does not fit; it names some of what is missing or too much.
     """
     found = _read_tensors(path)
+    if inside := {name: tensor for name, tensor in found.items() if name.startswith(_IN_DETECTOR)}:
+        found = {name.removeprefix(_IN_DETECTOR): tensor for name, tensor in inside.items()}
     own = net.state_dict()
     # features_only joins the first two names of a sequence of stages: stages.0.x becomes stages_0.x
     joined = {name: name.replace(".", "_", 1) for name in found if name not in own}

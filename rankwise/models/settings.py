@@ -85,7 +85,7 @@ class BackboneSettings:
             its pretrained weights, such as resnet50.tv_in1k for torchvision's.
         strides: Strides of the features that go into the pyramid, rising. 8, 16, 32 are C3, C4, C5.
         pretrained: true for timm's own ImageNet weights, fetched from its hub; the path of a .safetensors or .pth file
-            for weights from there; false to begin at random.
+            for weights from there, also of a trained detector; false to begin at random.
         args: Further arguments of timm's constructor, such as ``{"channels": [32, 64, 128, 256]}`` for a slim ResNet.
         frozen_stages: How many of the backbone's features, counted from the image, are kept as they are with all
             that comes before them. 0 trains everything; with a ResNet 1 freezes the stem, 2 the stem and the first

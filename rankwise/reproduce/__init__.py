@@ -1,6 +1,9 @@
-"""Tables of results, trained row by row."""
+"""The tables of the paper, trained row by row, with its numbers and claims beside ours."""
 
+from rankwise.reproduce.plans import Plan, ReproduceError
+from rankwise.reproduce.rows import Row
 from rankwise.reproduce.run import reproduce_table
-from rankwise.reproduce.tables import TABLES, Row, Table
+from rankwise.reproduce.summary import write_summary
+from rankwise.reproduce.tables import TABLES, Table
 
-__all__ = ["TABLES", "Row", "Table", "reproduce_table"]
+__all__ = ["TABLES", "Plan", "ReproduceError", "Row", "Table", "reproduce_table", "write_summary"]

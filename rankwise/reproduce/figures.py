@@ -1,0 +1,141 @@
+"""Figures of a table: its numbers, and what the paper draws beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
+from rankwise.evaluation.figures import draw_score_against_iou, new_panels, save_figure, style_panel
+from rankwise.losses import Sigmoid, SigmoidCrossEntropy, Step
+from rankwise.reproduce.tables import paper_row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from rankwise.evaluation.coco import Evaluation
+    from rankwise.reproduce.text import Results
+
+#: The files that `rankwise train` and `rankwise eval` draw for a run with PAA.
+PAA_FIGURES = ("score_distributions.png", "object_clusters.png")
+
+
+def draw_figures(results: Results, runs: Mapping[str, Sequence[Path]], folder: Path) -> list[Path]:
+    """Draws what belongs to a table into a folder, and returns the files.
+
+    Args:
+        results: The table's numbers.
+        runs: The finished runs of each row.
+        folder: Where to.
+    """
+    made = [_save(numbers(results), folder / f"{results.name}.png")]
+    if results.name == "distance":
+        made.append(_save(distance_functions(), folder / "distance_functions.png"))
+    firsts = {name: done[0] for name, done in runs.items() if done}
+    if results.name in ("contributions", "losses") and firsts:
+        opened = {name: _evaluation(run) for name, run in firsts.items()}
+        made.append(_save(precision_recall_by_row(opened), folder / f"{results.name}_precision_recall.png"))
+    if results.name == "correlation" and firsts:
+        opened = {name: _evaluation(run) for name, run in firsts.items()}
+        made.append(_save(score_against_iou_by_row(opened), folder / "score_against_iou.png"))
+    if results.name == "clustering":
+        best = firsts.get("ranking + localization, normalized")
+        for name in PAA_FIGURES:
+            if best is not None and (best / name).is_file():
+                made.append(folder / name)
+                made[-1].write_bytes((best / name).read_bytes())
+    return made
+
+
+def numbers(results: Results) -> Figure:
+    """The first column of a table: a dot for each run, a line at their mean, a ring for the paper's number."""
+    table, column = results.table, results.table.columns[0]
+    height = 0.9 + 0.34 * len(table.rows)
+    figure, (panel,) = new_panels(1, width=7.6, height=max(height, 2.2))
+    beside = None
+    papers = [paper_row(results.name, row).get(column) for row in table.rows]
+    if any(value is not None for value in papers):
+        beside = panel.twiny()  # another dataset, another scale
+        known = [(value, place) for place, value in enumerate(papers) if value is not None]
+        beside.plot(*np.array(known).T, "o", markerfacecolor="none", markeredgecolor=ACCENT)
+        style_panel(beside, f"{column} of the paper", "", "")
+        beside.grid(False)
+        beside.xaxis.label.set_color(ACCENT)
+        beside.spines["top"].set_visible(True)
+    for place, row in enumerate(table.rows):
+        values = [value for run in results.measured[row.name] if (value := run[column]) is not None]
+        panel.plot(values, [place] * len(values), "o", color=EMPHASIS, markersize=4, alpha=0.7)
+        if values:
+            panel.plot([np.mean(values)] * 2, [place - 0.3, place + 0.3], color=EMPHASIS, linewidth=2)
+    panel.set_yticks(range(len(table.rows)), [row.name for row in table.rows])
+    panel.invert_yaxis()
+    style_panel(panel, f"{column} here: each run, and the mean", "", "")
+    return figure
+
+
+def distance_functions() -> Figure:
+    """The distance functions, and the gradient that each gives a pair (the paper's Fig. 5)."""
+    z = torch.linspace(-1.5, 1.5, 601, dtype=torch.float64)
+    figure, (errors, gradients) = new_panels(2, width=4.6, height=3.6)
+    choices = {
+        "H, δ = 0.5": Step(0.5),
+        "H, δ = 0.125": Step(0.125),
+        "S, λ = 2": Sigmoid(2.0),
+        "S, λ = 8": Sigmoid(8.0),
+        "CE(S, 0) / λ, λ = 8": SigmoidCrossEntropy(8.0),
+    }
+    for index, (name, distance) in enumerate(choices.items()):
+        color = hex_color(index)
+        errors.plot(z, distance.error(z), label=name, color=color)
+        gradients.plot(z, distance.rank(z), label=name, color=color, linestyle="--" if "CE" in name else "-")
+    style_panel(errors, "logit of the sample − logit of the positive", "error", "what a pair adds to the error")
+    style_panel(gradients, "logit of the sample − logit of the positive", "gradient", "how hard it is pushed apart")
+    errors.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    return figure
+
+
+def precision_recall_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
+    """Mean precision over the classes against recall, a curve a row, at an IoU of 0.5 and of 0.75."""
+    figure, panels = new_panels(2, width=4.8, height=4.2)
+    for panel, iou in zip(panels, (0.5, 0.75), strict=True):
+        for index, (name, evaluation) in enumerate(evaluations.items()):
+            precision = evaluation.curves.at(iou)
+            known = precision[:, ~np.isnan(precision).any(0)]  # classes without objects have no curve
+            if known.size:
+                mean = known.mean(1)
+                style = ("-", "--")[index // 8 % 2]
+                panel.plot(
+                    evaluation.curves.recall,
+                    mean,
+                    style,
+                    label=f"{name} ({100 * mean.mean():.1f})",
+                    color=hex_color(index % 8),
+                )
+        style_panel(panel, "recall", "precision", f"IoU {iou}, seed 0")
+        panel.set_xlim(0, 1)
+        panel.set_ylim(0, 1.01)
+        panel.legend(fontsize=7, framealpha=0.85, edgecolor="none")
+    return figure
+
+
+def score_against_iou_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
+    """Scores against IoU of well-localised detections, a panel a row, with the correlations."""
+    figure, panels = new_panels(len(evaluations), width=5.4, height=4.4)
+    for panel, (name, evaluation) in zip(panels, evaluations.items(), strict=True):
+        draw_score_against_iou(figure, panel, evaluation.matches, title=f"{name}: ")
+    return figure
+
+
+def _evaluation(run: Path) -> Evaluation:
+    from rankwise.report.runs import open_run
+
+    return open_run(run, run.parent.name).evaluation
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    save_figure(figure, path)
+    return path

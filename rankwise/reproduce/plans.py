@@ -1,0 +1,142 @@
+"""Where a row's run lives and which command trains it, by the data it runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shlex
+import subprocess
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankwise.reproduce.rows import Row
+
+if TYPE_CHECKING:
+    from rankwise.training.recipe import Recipe
+
+Say = Callable[[str], None]
+
+#: On the built-in dataset rows begin from a backbone, whose first stages are kept as the paper does: one pass over the
+#: images is enough then to tell them apart.
+SHAPES = ("--train.epochs=1", "--model.backbone.frozen_stages=2")
+
+
+class ReproduceError(RuntimeError):
+    """A row could not be trained; the message says why."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the rows of tables are trained.
+
+    Attributes:
+        folder: Where the runs go. Tables share them: a row that is in several is trained once.
+        data: "shapes", or a folder.
+        recipe: The recipe of small data that rows vary; None takes the paper's own recipes, for COCO.
+        budget: Factor on the epochs of every run.
+        flags: Further flags for every run.
+    """
+
+    folder: Path
+    data: str
+    recipe: str | None
+    budget: float = 1.0
+    flags: tuple[str, ...] = ()
+
+    def run_of(self, row: Row, seed: int) -> Path:
+        """The folder of a row's run."""
+        recipe, flags = self._what(row)
+        words = [
+            word.rpartition("=")[2].rpartition(".")[2] for word in flags if word.startswith(("--loss", "--assign"))
+        ]
+        name = "-".join(words[:4]) or "recipe"
+        digest = hashlib.sha256(json.dumps([self.data, recipe, *flags]).encode()).hexdigest()[:8]
+        return self.folder / "runs" / f"{name}-{digest}" / f"seed{seed}"
+
+    def command(self, row: Row, seed: int, run: Path) -> list[str]:
+        """The arguments of `rankwise` that train a row."""
+        recipe, flags = self._what(row)
+        given = self._drawn() if self._begins_from_backbone else [f"--data.path={self.data}"]
+        return ["train", recipe, "--run", str(run), *given, *flags, f"--train.seed={seed}"]
+
+    def prepare(self, say: Say) -> None:
+        """Makes what all rows begin from, if it is not there: on the built-in dataset its images and a backbone."""
+        if not self._begins_from_backbone:
+            return
+        images, backbone = self.folder / "shapes", self.folder / "backbone"
+        if not (images / "annotations" / "instances_val.json").is_file():  # written last
+            say(f"{images}: drawing the images that all rows are trained on …")
+            sizes = ["--shapes.train_images=4000", "--shapes.val_images=500"]
+            call(["data", "shapes", str(images), *sizes], images.with_suffix(".log"))
+        # All rows begin from one backbone, as the paper's do; trained by neither a ranking loss nor an assigner of the
+        # tables, and on other images.
+        neutral = ["--loss=FocalLoss", "--assign=IoUThreshold", "--data.shapes.seed=1", "--train.seed=0"]
+        train_once(["train", "shapes", "--run", str(backbone), *neutral], backbone, say)
+
+    @property
+    def _begins_from_backbone(self) -> bool:
+        return self.data == "shapes" and self.recipe == "shapes"
+
+    def _drawn(self) -> list[str]:
+        weights = self.folder / "backbone" / "best.safetensors"
+        return [f"--data.path={self.folder / 'shapes'}", f"--model.backbone.pretrained={weights}"]
+
+    def _what(self, row: Row) -> tuple[str, list[str]]:
+        """The recipe and all flags that decide what a row is."""
+        if self.recipe is None:
+            recipe, flags, length = row.recipe, [*row.coco, *self.flags], 1.0
+        else:
+            first = SHAPES if self._begins_from_backbone else ()
+            recipe, flags, length = self.recipe, [*first, *row.small, *self.flags], row.length
+        whole = _parsed(recipe, *flags)
+        if self.recipe is not None and row.rate != 1:
+            flags.append(f"--optimizer.lr={whole.optimizer.lr * row.rate:g}")
+        budget = max(1, math.ceil(whole.train.epochs * self.budget * length))
+        if budget != whole.train.epochs:
+            flags += [f"--train.epochs={budget}"]
+            share = budget / whole.train.epochs
+            if whole.schedule.decay == "step":
+                flags += [f"--schedule.milestones={[round(at * share, 2) for at in whole.schedule.milestones]}"]
+        return recipe, flags
+
+
+@cache
+def _parsed(recipe: str, *flags: str) -> Recipe:
+    from rankwise.training.recipe import parse_recipe
+
+    try:
+        return parse_recipe(["--config", recipe, *flags])
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise ReproduceError(f"{recipe} {' '.join(flags)}: {error}") from error
+
+
+def train_once(arguments: list[str], run: Path, say: Say) -> None:
+    """Trains a run in a process of its own, unless it is done; one that was stopped goes on."""
+    if (run / "eval.json").is_file():
+        say(f"{run}: done before")
+        return
+    if (run / "last.ckpt").is_file():
+        arguments = ["train", "--resume", str(run)]
+    elif (run / "recipe.yaml").is_file():
+        arguments = [*arguments, "--overwrite"]  # it was stopped before its first checkpoint
+    say(f"{run}: training …")
+    call(arguments, run.with_suffix(".log"))
+
+
+def call(arguments: list[str], log: Path) -> None:
+    """Runs `rankwise` with these arguments in a process of its own; what it prints goes into the log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ rankwise {shlex.join(arguments)}\n")
+        file.flush()
+        command = [sys.executable, "-m", "rankwise", *arguments]
+        code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+    if code:
+        last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+        raise ReproduceError(f"rankwise {arguments[0]} failed with exit code {code}: {' '.join(last)} (see {log})")

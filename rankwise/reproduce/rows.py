@@ -1,0 +1,96 @@
+"""A row of a table: what it is called, and the flags that train it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+R512, A800, P800 = "coco_retinanet512", "coco_atss800", "coco_paa800"
+
+#: On COCO: what several rows share, as flags of the command line.
+EPOCHS_12 = ("--epochs=12", "--schedule.milestones=[8,11]")
+EPOCHS_18 = ("--epochs=18", "--schedule.milestones=[12,16]")
+EPOCHS_24 = ("--schedule.milestones=[16,22]",)
+AP_EPOCHS_100 = ("--lr=0.001", "--epochs=100", "--schedule.milestones=[60,80]")
+# Scores that are probabilities, and the suppression of the papers that the row was taken from.
+USUAL_TEST = ("--model.postprocess.score_threshold=0.05",)
+NMS_05 = ("--model.postprocess.nms_threshold=0.5",)
+RETINANET_800 = (
+    "--assign=IoUThreshold",
+    "--box.weighting=none",
+    "--model.anchors.base=4",
+    "--model.anchors.scales=[1.0,1.25992105,1.58740105]",
+    "--model.anchors.ratios=[0.5,1.0,2.0]",
+    "--model.head.norm=none",
+    "--model.head.level_scale=false",
+    "--model.neck.extra_from=c5",
+    *USUAL_TEST,
+    *NMS_05,
+)
+RETINANET_500 = (*RETINANET_800, "--model.input.short_side=500", "--model.input.max_side=833")
+MULTI_SCALE_TRAIN = ("--data.augment.short_range=[480,960]",)
+# No paper gives the sizes it tested with: these are ours.
+MULTI_SCALE_TEST_800 = (
+    "--model.test.short_sides=[400,600,800,1000,1200]",
+    "--model.test.max_side=2000",
+    "--model.test.flip=true",
+)
+MULTI_SCALE_TEST_500 = (
+    "--model.test.short_sides=[400,500,600,700,800]",
+    "--model.test.max_side=1333",
+    "--model.test.flip=true",
+)
+RESNET_101 = ("--model.backbone.name=resnet101.tv_in1k",)
+RESNEXT_101 = ("--model.backbone.name=resnext101_64x4d.gluon_in1k",)
+RES2NET_101 = ("--model.backbone.name=res2net101d.in1k",)
+DCN = ("--model.backbone.deformable_stages=[3,4,5]",)
+FROM_P5 = ("--model.neck.extra_from=p5",)
+
+#: PAA* with what the authors' head does beside it: quality weighs ranking and box loss, and boxes vote.
+PAA_STAR = (
+    "--assign=PAA",
+    "--loss.weight_by_quality=true",
+    "--box.weighting=quality",
+    "--model.postprocess.score_voting=true",
+)
+#: The same for losses that do not rank.
+PAA_HEAD = ("--assign=PAA", "--box.weighting=quality", "--model.postprocess.score_voting=true")
+GENERALIZED = ("--loss=GeneralizedFocalLoss", "--model.head.coding=ltrb")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Attributes:
+        name: How the table calls it.
+        small: What it is, as flags that follow a recipe for small data: the built-in dataset or a folder of one's own.
+        coco: Flags that follow the recipe on COCO.
+        recipe: The recipe on COCO.
+        paper: Which of the paper's rows it is.
+        rate: On small data, factor on the recipe's learning rate.
+        length: On small data, factor on the recipe's epochs.
+    """
+
+    name: str
+    small: tuple[str, ...]
+    coco: tuple[str, ...] = ()
+    recipe: str = R512
+    paper: int | None = None
+    rate: float = 1.0
+    length: float = 1.0
+
+
+def sigmoid(lam: int, *more: str) -> tuple[str, ...]:
+    """Flags for a pairwise error of positives against negatives with the sigmoid as distance.
+
+    Args:
+        lam: Its steepness.
+        more: Further flags.
+    """
+    distance = ("--loss.distance=Sigmoid", f"--loss.distance.lam={lam}")
+    return ("--loss=PairwiseError", *distance, "--loss.pairs=PositiveVsNegative", *more)
+
+
+def valid_negatives(margin: float) -> tuple[str, ...]:
+    """Flags for the same with the number of valid negatives as balance constant."""
+    return sigmoid(8, "--loss.balance=ValidNegatives", f"--loss.balance.margin={margin:g}")

@@ -1,0 +1,61 @@
+"""One page of all tables that have been reproduced."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankwise.reproduce.plans import ReproduceError
+from rankwise.reproduce.tables import TABLES
+from rankwise.reproduce.text import Results, markdown
+
+
+def write_summary(folders: Sequence[Path], page: Path) -> Path:
+    """Writes the tables found in folders as one page; figures go beside it, into a folder of its name.
+
+    Text of the page between ``<!-- own words: NAME -->`` and ``<!-- end -->`` is kept: it is where a reader's
+    remarks on a table go.
+
+    Args:
+        folders: Folders that `rankwise reproduce` has written to (``--out``), each a part of the page.
+        page: The Markdown file.
+    """
+    kept = _own_words(page)
+    lines = [
+        "# Results",
+        "",
+        "Written by `rankwise reproduce`; all numbers are of the runs that its commands made.",
+        "",
+    ]
+    for folder in folders:
+        done = [name for name in TABLES if (folder / name / f"{name}.json").is_file()]
+        if not done:
+            raise ReproduceError(f"{folder}: has no tables; rankwise reproduce TABLE --out {folder} makes them")
+        heading = folder.resolve().name
+        lines += [f"## On {heading}", "", *_words(kept, heading)]
+        for name in done:
+            content = json.loads((folder / name / f"{name}.json").read_text(encoding="utf-8"))
+            results = Results(name, content["rows"], content["command"], content["as_paper"])
+            figures = []
+            for figure in sorted((folder / name).glob("*.png")):
+                beside = page.with_suffix("") / f"{heading}_{figure.name}"
+                beside.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(figure, beside)
+                figures.append(beside.relative_to(page.parent))
+            lines += [markdown(results, figures, level=3), *_words(kept, f"{heading}/{name}")]
+    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    return page
+
+
+def _words(kept: dict[str, str], name: str) -> list[str]:
+    return [f"<!-- own words: {name} -->", *([kept[name]] if kept.get(name) else []), "<!-- end -->", ""]
+
+
+def _own_words(page: Path) -> dict[str, str]:
+    if not page.is_file():
+        return {}
+    parts = page.read_text(encoding="utf-8").split("<!-- own words: ")[1:]
+    names = [part.partition(" -->") for part in parts]
+    return {name: rest.partition("<!-- end -->")[0].strip() for name, _, rest in names}

@@ -1,0 +1,133 @@
+"""A table as Markdown, JSON and on the screen, with the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as RichTable
+
+from rankwise.reproduce.claims import Verdict
+from rankwise.reproduce.tables import TABLES, Table, paper_row
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the runs of a table gave.
+
+    Attributes:
+        name: The table.
+        measured: The numbers of each row by column, one dict a seed.
+        command: What was typed to get them.
+        as_paper: Whether the rows ran the paper's own recipes, and not those of small data.
+    """
+
+    name: str
+    measured: Mapping[str, Sequence[Mapping[str, float | None]]]
+    command: str
+    as_paper: bool = False
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return TABLES[self.name]
+
+    def verdicts(self) -> list[Verdict]:
+        """Whether each claim of the paper held."""
+        return [claim.verdict(self.measured) for claim in self.table.claims]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "table": self.name,
+            "command": self.command,
+            "as_paper": self.as_paper,
+            "rows": {name: [dict(run) for run in runs] for name, runs in self.measured.items()},
+            "paper": {row.name: paper_row(self.name, row) for row in self.table.rows},
+            "claims": [vars(verdict) for verdict in self.verdicts()],
+        }
+
+
+def headline(results: Results) -> list[str]:
+    """The columns' names: the row's, then ours and the paper's in turn."""
+    names = []
+    for column in results.table.columns:
+        names += [column, f"{column} paper"] if _in_paper(results, column) else [column]
+    return ["", *names]
+
+
+def cells(results: Results) -> list[list[str]]:
+    """The table as text, a list a row."""
+    lines = []
+    for row in results.table.rows:
+        line, paper = [row.name], paper_row(results.name, row)
+        for column in results.table.columns:
+            line.append(summary([run[column] for run in results.measured[row.name]], column))
+            if _in_paper(results, column):
+                line.append(summary([paper.get(column)], column))
+        lines.append(line)
+    return lines
+
+
+def summary(values: Sequence[float | None], column: str) -> str:
+    """Mean and, of several runs, standard deviation."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    digits = 3 if column in ("PCC", "SCC", "KCC") else 1
+    mean = f"{statistics.mean(known):.{digits}f}"
+    return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.{digits}f}"
+
+
+def seeds_of(results: Results) -> str:
+    """How many runs the numbers are of, in words."""
+    numbers = sorted({len(runs) for runs in results.measured.values()})
+    if numbers == [1]:
+        return "one seed"
+    if len(numbers) == 1:
+        return f"mean ± standard deviation of {numbers[0]} seeds"
+    return f"{numbers[0]} to {numbers[-1]} seeds a row, mean ± standard deviation"
+
+
+def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> str:
+    """The table as Markdown, with the command that made it and what became of the paper's claims."""
+    table, names = results.table, headline(results)
+    lines = [f"{'#' * level} {table.title[0].upper()}{table.title[1:]}", ""]
+    lines += [f"`{results.command}`, {seeds_of(results)}.", ""]
+    if table.note and not results.as_paper:
+        lines += [table.note, ""]
+    lines += ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in cells(results)]
+    if table.claims:
+        lines += ["", "| The paper's claim | held here | found |", "|---|---|---|"]
+        lines += [f"| {verdict.claim} | {verdict.held} | {verdict.found} |" for verdict in results.verdicts()]
+    for figure in figures:
+        lines += ["", f"![{figure.stem.replace('_', ' ')}]({figure.as_posix()})"]
+    return "\n".join(lines) + "\n"
+
+
+def on_screen(results: Results) -> RichTable:
+    """The table for the terminal."""
+    shown = RichTable(title=results.table.title)
+    for index, name in enumerate(headline(results)):
+        shown.add_column(name, justify="right" if index else "left")
+    for row in cells(results):
+        shown.add_row(*row)
+    return shown
+
+
+def verdicts_on_screen(results: Results) -> RichTable:
+    """The paper's claims for the terminal."""
+    shown = RichTable(title="what the paper claims")
+    for name in ("claim", "held here", "found"):
+        shown.add_column(name)
+    for verdict in results.verdicts():
+        shown.add_row(verdict.claim, verdict.held, verdict.found)
+    return shown
+
+
+def _in_paper(results: Results, column: str) -> bool:
+    return any(column in paper_row(results.name, row) for row in results.table.rows)

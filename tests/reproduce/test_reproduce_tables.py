@@ -1,0 +1,162 @@
+"""Every row of the paper is a row of ours, and what is claimed is judged by the numbers."""
+
+import json
+
+import pytest
+import safetensors.torch
+from data_folders import write_coco_folder
+from jsonargparse import ArgumentParser
+
+from rankwise.cli import main
+from rankwise.models import Detector, DetectorSettings
+from rankwise.models.backbone import Backbone
+from rankwise.reproduce import TABLES, Plan
+from rankwise.reproduce.claims import Above, Alike, Best
+from rankwise.reproduce.tables import paper_row, paper_tables
+from rankwise.reproduce.text import Results, markdown
+from rankwise.training.recipe import add_recipe_arguments, expand, recipe_from
+
+TINY = """
+data: {workers: 0}
+model:
+  input: {short_side: 64, max_side: 64, divisor: 32}
+  backbone: {name: resnet10t, args: {channels: [8, 8, 16, 16], stem_width: 8}}
+  neck: {channels: 16, extra_levels: 0}
+  head: {channels: 16, depth: 1}
+  anchors: {base: 4.0}
+  postprocess: {score_threshold: 0.0}
+optimizer: {name: SGD, lr: 0.01}
+schedule: {warmup_steps: 1, decay: step, milestones: [2, 4]}
+train: {epochs: 4, batch_size: 2, log_every: 1}
+"""
+
+
+def test_every_row_of_the_paper_is_one_of_ours_in_its_order():
+    for name, content in paper_tables().items():
+        if name != "about":
+            assert [row.paper for row in TABLES[name].rows] == list(range(len(content["rows"]))), name
+
+
+def test_rows_stand_beside_the_papers_numbers_of_the_same_setting():
+    for row in TABLES["state_of_the_art"].rows:
+        paper = paper_row("state_of_the_art", row)
+        assert row.name.startswith(f"{paper['loss']}, {paper['method']}"), row.name
+    for table, key in (("delta", "delta"), ("lambda", "lam"), ("margin", "margin"), ("max_negatives", "q")):
+        for row in TABLES[table].rows:
+            assert float(row.name.replace(",", "")) == paper_row(table, row)[key]
+
+
+def test_every_row_parses_on_small_data():
+    parser = ArgumentParser(exit_on_error=False)
+    add_recipe_arguments(parser)
+    kinds = {row.small for table in TABLES.values() for row in table.rows}
+    parsed = {kind: recipe_from(parser, parser.parse_args(expand(["--config", "shapes", *kind]))) for kind in kinds}
+    by_name = {row.name: parsed[row.small] for row in TABLES["clustering"].rows}
+    assert by_name["focal + GIoU losses"].assign.clustering == "losses"
+    assert not by_name["ranking + localization"].assign.normalize
+
+
+def runs(*values: float) -> list[dict[str, float | None]]:
+    return [{"AP": value} for value in values]
+
+
+@pytest.mark.parametrize(
+    ("claim", "held"),
+    [
+        (Above("", "a", "b"), "yes"),
+        (Above("", "b", "a"), "no"),
+        (Above("", "a", "c"), "unclear"),
+        (Above("", "a", "d"), "not measured"),
+        (Best("", "a"), "unclear"),
+        (Best("", "b"), "no"),
+        (Alike(""), "no"),
+    ],
+)
+def test_a_claim_is_judged_against_the_spread_of_equal_seeds(claim, held):
+    measured = {"a": runs(30, 34, 38), "b": runs(28, 32.5, 35.9), "c": runs(34, 33, 32), "d": []}
+    assert claim.verdict(measured).held == held
+
+
+def test_rows_within_one_ap_are_alike():
+    assert Alike("").verdict({"a": runs(30.0), "b": runs(30.9)}).held == "yes"
+    assert Alike("").verdict({"a": runs(30.0), "b": runs(31.1)}).held == "no"
+
+
+def test_a_table_shows_mean_spread_and_the_papers_number():
+    measured = {"PE": [{"PCC": 0.4, "SCC": 0.5, "KCC": 0.3}, {"PCC": 0.5, "SCC": 0.5, "KCC": 0.3}], "APE": []}
+    text = markdown(Results("correlation", measured, "rankwise reproduce correlation"))
+    assert "| PE | 0.450 ± 0.071 | 0.374 |" in text
+    assert "| APE | – | 0.494 |" in text
+    assert "| APE raises Pearson's | not measured | – |" in text
+
+
+def test_a_budget_scales_epochs_and_milestones_and_rows_alike_share_a_run(tmp_path):
+    coco = Plan(tmp_path, "COCO", None, budget=0.25)
+    contributions, detectors = TABLES["contributions"].rows, TABLES["detectors"].rows
+    flags = coco.command(contributions[3], 1, tmp_path)
+    assert "--train.epochs=12" in flags
+    assert "--schedule.milestones=[8.0, 11.0]" in flags
+    assert "--train.seed=1" in flags
+    assert coco.run_of(contributions[3], 0) == coco.run_of(detectors[0], 0)
+    assert len({coco.run_of(row, 0) for row in contributions}) == 4
+    assert coco.run_of(contributions[0], 0) != Plan(tmp_path, "COCO", None).run_of(contributions[0], 0)
+    shapes = Plan(tmp_path, "shapes", "shapes")
+    slow = shapes.command(TABLES["schedule"].rows[0], 0, tmp_path)
+    assert "--train.epochs=2" in slow
+    assert "--optimizer.lr=0.000375" in slow
+
+
+def test_a_trained_detector_gives_its_backbone(tmp_path):
+    settings = DetectorSettings.from_dict({"backbone": {"name": "resnet10t", "args": {"channels": [8, 8, 16, 16]}}})
+    detector = Detector(settings, ["thing"])
+    detector.save(tmp_path / "run.safetensors")
+    path = str(tmp_path / "run.safetensors")
+    plain = settings.to_dict()["backbone"] | {"pretrained": path}
+    loaded = Backbone(DetectorSettings.from_dict({"backbone": plain}).backbone)
+    saved = safetensors.torch.load_file(path)
+    assert all((tensor == saved[f"backbone.net.{name}"]).all() for name, tensor in loaded.net.state_dict().items())
+
+
+def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, capsys):
+    data = write_coco_folder(tmp_path / "data", train=4, val=2)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    words = ["reproduce", "correlation", "--data", str(data), "--recipe", str(tmp_path / "tiny.yaml")]
+    words += ["--out", str(tmp_path / "out"), "--budget", "0.5"]
+    main([*words, "--train", "false"])
+    assert "not measured" in capsys.readouterr().out
+    main(words)
+    said = capsys.readouterr().out
+    assert said.count("training …") == 2
+    assert "what the paper claims" in said
+    content = json.loads((tmp_path / "out" / "correlation" / "correlation.json").read_text())
+    assert [len(seeds) for seeds in content["rows"].values()] == [1, 1]
+    assert (tmp_path / "out" / "correlation" / "score_against_iou.png").stat().st_size > 5000
+    main(words)
+    assert capsys.readouterr().out.count("done before") == 2
+    main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
+    page = (tmp_path / "results.md").read_text()
+    assert "## On out" in page
+    assert "| PE |" in page
+    note = page.replace("<!-- own words: out -->", "<!-- own words: out -->\nLook here.")
+    (tmp_path / "results.md").write_text(note)
+    main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
+    assert (tmp_path / "results.md").read_text() == note
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["losses", "--data", "nowhere"], "no such folder"),
+        (["losses", "--data", "."], "is not COCO 2017"),
+        (["losses", "--recipe", "nothing"], "no recipe 'nothing'"),
+        (["losses", "--seeds", "0"], "--seeds must be at least 1"),
+        (["summary", "--out", "."], "has no tables"),
+        (["losses", "--data", ".", "--recipe", "shapes", "--set", '["--nothing=1"]'], "nothing"),
+    ],
+)
+def test_a_mistake_is_said_plainly(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", *words])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
