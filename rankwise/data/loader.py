@@ -97,7 +97,8 @@ class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
             image, target = self.dataset.blank(0, fault=None)
             return image, target | {"image_id": _NOTHING, "name": "(blank)"}
         with torch.random.fork_rng(devices=[]):  # without workers this is the process that trains
-            torch.manual_seed(mixed(self.seed, epoch, index))
+            # The CPU's generator alone: torch.manual_seed would note the whole call stack for each kind of device.
+            torch.default_generator.manual_seed(mixed(self.seed, epoch, index))
             try:
                 return self.dataset[index]
             except DataError as error:

@@ -14,6 +14,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
+from rankwise.data.hue import Distort
 from rankwise.data.images import MEAN_COLOUR
 from rankwise.structures import Target
 
@@ -94,7 +95,7 @@ class TrainTransform:
     def __init__(self, settings: InputSettings, augment: AugmentSettings | None = None) -> None:
         self.settings = settings
         self.augment = augment or AugmentSettings()
-        self._distort = v2.RandomPhotometricDistort()
+        self._distort = Distort()
         self._zoom_out = v2.RandomZoomOut(fill=list(MEAN_COLOUR))
         self._crop = v2.RandomIoUCrop()
 

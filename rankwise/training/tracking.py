@@ -173,7 +173,7 @@ class Tracker:
         )
         text = "  ".join(f"{name} {means[name]:.3f}" for name in ("ranking", "box") if means.get(name) is not None)
         text += f"  positives {means.get('positives') or 0:.0f}"
-        if unmatched := means.get("unmatched"):  # objects that had none
+        if (unmatched := means.get("unmatched") or 0) >= 0.05:  # objects that had none
             text += f"  unmatched {unmatched:.1f}"
         text += f"  {speed:.1f} images/s"
         if self.ap is not None:

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
 
+from rankwise.data.hue import Distort, turned_hue
 from rankwise.data.transforms import AugmentSettings, EvalTransform, TrainTransform
 from rankwise.models.settings import InputSettings
 
@@ -209,3 +212,25 @@ def test_a_seed_decides_everything():
 def test_wrong_settings_say_what_would_be_right(settings, message):
     with pytest.raises(ValueError, match=message):
         AugmentSettings(**settings)
+
+
+@pytest.mark.parametrize("turn", [-0.5, -0.05, 0.0, 0.03, 0.31])
+def test_hues_are_turned_as_torchvision_turns_them(turn):
+    image = torch.randint(0, 256, (3, 190, 200), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    image[:, :40] = image[:1, :40]  # greys
+    image[:, 40:60] &= 128  # equal and empty channels
+    difference = (turned_hue(image, turn).int() - F.adjust_hue(image, turn).int()).abs()
+    assert difference.max() <= 1  # where rounding decides
+    assert (difference > 0).float().mean() < 0.001
+
+
+def test_colours_are_distorted_as_by_torchvision_with_the_same_seed():
+    image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for seed in range(40):
+        torch.manual_seed(seed)
+        found = Distort()(image)
+        torch.manual_seed(seed)
+        expected = v2.RandomPhotometricDistort()(image)
+        # Contrast after the hue may double a difference of one.
+        assert (found.int() - expected.int()).abs().max() <= 2, seed
+        assert (found != expected).float().mean() < 0.01, seed

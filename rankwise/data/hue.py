@@ -1,0 +1,63 @@
+"""Hues turned in little time: half of what varying colours as SSD does would cost otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+#: So many pixels at a time, so that all of the arithmetic stays in a processor's cache.
+_PIECE = 1 << 15
+
+#: Where on the circle of hues, in sixths, red, green and blue are lowest.
+_LOWEST = (3.0, 5.0, 1.0)
+
+
+class Distort(v2.RandomPhotometricDistort):
+    """Brightness, contrast, saturation, hue and order of channels varied as torchvision does it, with a faster hue."""
+
+    def transform(self, inpt: Tensor, params: dict[str, Any]) -> Tensor:
+        late = None if params["contrast_before"] else params["contrast_factor"]
+        early = params["contrast_factor"] if params["contrast_before"] else None
+        rest = {"hue_factor": None, "contrast_before": True}
+        first = {**params, **rest, "contrast_factor": early, "channel_permutation": None}
+        last = {**params, **rest, "contrast_factor": late, "brightness_factor": None, "saturation_factor": None}
+        image = super().transform(inpt, first)
+        if params["hue_factor"] is not None:
+            image = turned_hue(image, params["hue_factor"])
+        return super().transform(image, last)
+
+
+def turned_hue(image: Tensor, turn: float) -> Tensor:
+    """An image, uint8 [3, H, W], with all its hues turned; brightness and saturation (those of HSV) stay.
+
+    Args:
+        image: The image.
+        turn: By how much of a full circle, -0.5 to 0.5.
+    """
+    pixels = image.flatten(1)
+    result = torch.empty_like(pixels)
+    lowest = torch.tensor(_LOWEST).unsqueeze(1)
+    for start in range(0, pixels.shape[1], _PIECE):
+        piece = slice(start, start + _PIECE)
+        result[:, piece] = _turned(pixels[:, piece].float(), 6 * turn, lowest)
+    return result.view_as(image)
+
+
+def _turned(rgb: Tensor, sixths: float, lowest: Tensor) -> Tensor:
+    """Colours [3, N] from 0 to 255 with their hue turned; their whole parts count."""
+    red, green, blue = rgb
+    high = torch.maximum(red, green).maximum(blue)
+    low = torch.minimum(red, green).minimum(blue)
+    spread = high - low
+    part = spread.clamp(min=1)  # a grey has no hue, whatever is divided
+    hue = torch.where(
+        high == red, green - blue, torch.where(high == green, (blue - red).add_(2 * part), (red - green).add_(4 * part))
+    )
+    hue = hue.div_(part).add_(sixths)
+    hue.sub_(hue.div(6).floor_().mul_(6))  # what remainder(6) gives, in less time
+    # A channel is highest within a sixth around its own hue, lowest around the opposite, and even in between.
+    down = hue.sub(lowest).abs_().sub_(3).abs_().sub_(1).clamp_(0, 1)
+    return down.mul_(-spread).add_(high).mul_(255.999 / 255)
