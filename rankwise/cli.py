@@ -286,8 +286,7 @@ def reproduce(words: list[str]) -> None:
         )
     plan = Plan(Path(out), config.data, recipe, config.budget, tuple(config.set))
     for name in TABLES if config.table == "all" else [config.table]:
-        shown = [word for word in words if not word.startswith("--train")]
-        typed = shlex.join(["rankwise", "reproduce", name, *shown[1:]])
+        typed = shlex.join(["rankwise", "reproduce", name, *_without(words[1:], "--train")])
         reproduce_table(name, plan, config.seeds, typed, config.train)
 
 
@@ -348,6 +347,14 @@ def _value_of(words: list[str], flag: str) -> str | None:
         if name == flag:
             return value if equals else next(iter(words[index + 1 :]), None)
     return None
+
+
+def _without(words: list[str], flag: str) -> list[str]:
+    """The words without a flag and its value."""
+    if flag in words:
+        place = words.index(flag)
+        return words[:place] + words[place + 2 :]
+    return [word for word in words if not word.startswith(f"{flag}=")]
 
 
 def _rank() -> int:

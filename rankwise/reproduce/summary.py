@@ -13,7 +13,7 @@ from rankwise.reproduce.text import Results, markdown
 
 
 def write_summary(folders: Sequence[Path], page: Path) -> Path:
-    """Writes the tables found in folders as one page; figures go beside it, into a folder of its name.
+    """Writes the tables found in folders as one page; figures and numbers go beside it, into a folder of its name.
 
     Text of the page between ``<!-- own words: NAME -->`` and ``<!-- end -->`` is kept: it is where a reader's
     remarks on a table go.
@@ -39,11 +39,12 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
             content = json.loads((folder / name / f"{name}.json").read_text(encoding="utf-8"))
             results = Results(name, content["rows"], content["command"], content["as_paper"])
             figures = []
-            for figure in sorted((folder / name).glob("*.png")):
-                beside = page.with_suffix("") / f"{heading}_{figure.name}"
+            for file in sorted([*(folder / name).glob("*.png"), folder / name / f"{name}.json"]):
+                beside = page.with_suffix("") / f"{heading}_{file.name}"
                 beside.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(figure, beside)
-                figures.append(beside.relative_to(page.parent))
+                shutil.copyfile(file, beside)
+                if file.suffix == ".png":
+                    figures.append(beside.relative_to(page.parent))
             lines += [markdown(results, figures, level=3), *_words(kept, f"{heading}/{name}")]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     return page

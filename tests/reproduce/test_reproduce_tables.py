@@ -124,6 +124,8 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     words += ["--out", str(tmp_path / "out"), "--budget", "0.5"]
     main([*words, "--train", "false"])
     assert "not measured" in capsys.readouterr().out
+    content = json.loads((tmp_path / "out" / "correlation" / "correlation.json").read_text())
+    assert content["command"].endswith("--budget 0.5")
     main(words)
     said = capsys.readouterr().out
     assert said.count("training …") == 2
@@ -137,6 +139,7 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     page = (tmp_path / "results.md").read_text()
     assert "## On out" in page
     assert "| PE |" in page
+    assert (tmp_path / "results" / "out_correlation.json").is_file()
     note = page.replace("<!-- own words: out -->", "<!-- own words: out -->\nLook here.")
     (tmp_path / "results.md").write_text(note)
     main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
