@@ -1,0 +1,135 @@
+"""Every piece of code in README and docs does what it says, or at least names only what exists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from doc_blocks import PAGES, ROOT, Block, fenced, indented_commands, inline, of_all_pages
+from doc_commands import WrongCommand, check, check_names, check_yaml, commands
+
+LANGUAGES = {"python", "bash", "yaml", "text"}
+#: What a page says about its blocks in words.
+GIVEN = {
+    "docs/losses.md": lambda: {
+        "logits": torch.randn(100, 8, requires_grad=True),
+        "labels": torch.randint(0, 9, (100,)),
+        "quality": torch.rand(100),
+    }
+}
+
+
+def run(block: Block, given: dict[str, object] | None = None) -> dict[str, object]:
+    """Runs a block of Python; a traceback names its line in the page."""
+    names: dict[str, object] = {"__name__": "docs", **(given or {})}
+    exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / block.file), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("block", of_all_pages("python"), ids=str)
+def test_python_in_the_docs_runs(block: Block, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "transformers" in block.text:
+        pytest.importorskip("transformers")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(workshop)
+    torch.manual_seed(0)
+    run(block, GIVEN[block.file]() if block.file in GIVEN else None)
+
+
+@pytest.mark.parametrize("block", of_all_pages("bash"), ids=str)
+def test_commands_in_the_docs_are_understood(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "my_package" in block.text:
+        classes = [python.text for python in of_all_pages("python") if python.file == block.file]
+        (tmp_path / "my_package.py").write_text(next(text for text in classes if "\nclass " in text))
+        monkeypatch.syspath_prepend(tmp_path)
+    for command in commands(block.text):
+        check(command)
+
+
+@pytest.mark.parametrize("block", of_all_pages("yaml"), ids=str)
+def test_recipes_in_the_docs_are_recipes(block: Block, tmp_path: Path) -> None:
+    check_yaml(block.text, tmp_path / "recipe.yaml")
+
+
+def test_the_tutorial_leaves_what_it_promises(workshop: Path) -> None:
+    for name in (
+        "runs/first/best.safetensors",
+        "runs/first/eval.json",
+        "runs/first/report.html",
+        "compare.html",
+        "found/predictions.json",
+        "runs/first/model.onnx",
+        "found_onnx/predictions.json",
+    ):
+        assert (workshop / name).stat().st_size > 0, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_within_sentences_name_what_exists(page: Path) -> None:
+    wrong = []
+    for code in inline(page.read_text(), str(page.relative_to(ROOT))):
+        if code.text.startswith(("rankwise ", "--", "make ", "python ", "pip install ")):
+            try:
+                check_names(code.text)
+            except WrongCommand as error:
+                wrong.append(f"{code}: `{code.text}`: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_code_hides_from_these_tests(page: Path) -> None:
+    text = page.read_text()
+    assert {block.language for block in fenced(text, page.name)} <= LANGUAGES
+    assert not indented_commands(text)
+    assert text.count("```") == 2 * len(fenced(text, page.name))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rankwise train --no_such_flag 1",
+        "rankwise train --loss NoLoss",
+        "rankwise train --loss FocalLoss --loss.lam 8",
+        "rankwise train no_recipe",
+        "rankwise train --epochs many",
+        "rankwise evaluate runs/first",
+        "rankwise eval runs/first --no_such_flag",
+        "rankwise export runs/first --nms beside",
+        "rankwise reproduce no_table",
+        "torchrun --no-such-flag 2 -m rankwise train --data DIR",
+        "torchrun --nproc-per-node 2 -m rankwise train --no_such_flag",
+        "python examples/none.py",
+        "python examples/torchvision_retinanet.py --epochs 3",
+        "make nothing",
+        "pip install 'rankwise[none]'",
+        "rm -rf runs",
+    ],
+)
+def test_a_wrong_command_fails(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WrongCommand):
+        check(command)
+
+
+@pytest.mark.parametrize("code", ["rankwise trane x", "--no_such_flag", "--loss.no_such …", "--nothing.…"])
+def test_a_wrong_name_within_a_sentence_fails(code: str) -> None:
+    with pytest.raises(WrongCommand):
+        check_names(code)
+
+
+def test_a_wrong_call_or_recipe_fails(tmp_path: Path) -> None:
+    with pytest.raises(ImportError):
+        run(Block("README.md", 1, "python", "from rankwise.losses import NoLoss"))
+    with pytest.raises(TypeError):
+        run(Block("README.md", 1, "python", "from rankwise.losses import APELoss\nAPELoss(no_such=1)"))
+    with pytest.raises(Exception, match="there is no section 'extra'"):
+        check_yaml("extra: 1", tmp_path / "recipe.yaml")
+
+
+def test_blocks_and_code_in_sentences_are_found_with_their_lines() -> None:
+    text = "# A\n\n```python\nx = 1\n```\n\nSay `rankwise\ntrain` and\n\n    rankwise eval x\n"
+    assert fenced(text, "a.md") == [Block("a.md", 4, "python", "x = 1\n")]
+    assert list(inline(text, "a.md")) == [Block("a.md", 7, "", "rankwise train")]
+    assert indented_commands(text) == ["rankwise eval x"]

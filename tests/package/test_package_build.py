@@ -1,0 +1,120 @@
+"""Wheel and sdist, built as for a release, and the wheel at work in an environment of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import rankwise
+
+pytest.importorskip("build")
+ROOT = Path(__file__).parents[2]
+OTHER = ("docs", "examples", "tests", "benchmarks", "rankwise")
+FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "Makefile", "zensical.toml")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The files of a release, and the wheel that the sources themselves make."""
+
+    sdist: Path
+    wheel: Path
+    direct: Path
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    result = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("build")
+    source = folder / "source"  # builds leave files behind
+    for name in OTHER:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, source / name)
+    build = (sys.executable, "-m", "build", "--no-isolation")
+    run(*build, "--outdir", folder / "release", source, cwd=folder)  # the wheel is made from the sdist
+    run(*build, "--wheel", "--outdir", folder / "direct", source, cwd=folder)
+    (sdist,) = (folder / "release").glob("*.tar.gz")
+    (wheel,) = (folder / "release").glob("*.whl")
+    (direct,) = (folder / "direct").glob("*.whl")
+    return Built(sdist, wheel, direct)
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a new environment with the wheel in it; what it depends on is lent by this one."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    run(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", built.wheel),
+        cwd=folder,
+    )
+    packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=folder).strip())
+    # Only a path: no other .pth is read there, so that this environment's rankwise stays out of sight.
+    (packages / "lent.pth").write_text(sysconfig.get_paths()["purelib"])
+    return folder / "bin"
+
+
+def contents(wheel: Path) -> dict[str, str]:
+    with zipfile.ZipFile(wheel) as file:
+        return {name: hashlib.sha256(file.read(name)).hexdigest() for name in file.namelist()}
+
+
+def test_the_sdist_makes_the_wheel_that_the_sources_make(built: Built) -> None:
+    assert contents(built.wheel) == contents(built.direct)
+    assert built.wheel.name == f"rankwise-{rankwise.__version__}-py3-none-any.whl"
+
+
+def test_the_wheel_carries_every_file_of_the_package_and_nothing_else(built: Built) -> None:
+    files = [path.relative_to(ROOT) for path in (ROOT / "rankwise").rglob("*") if path.is_file()]
+    wanted = {path.as_posix() for path in files if "__pycache__" not in path.parts}
+    assert {name for name in contents(built.wheel) if ".dist-info/" not in name} == wanted
+    assert {"rankwise/recipes/shapes.yaml", "rankwise/report/template/page.html", "rankwise/py.typed"} <= wanted
+
+
+def test_the_sdist_carries_tests_docs_and_changes(built: Built) -> None:
+    with tarfile.open(built.sdist) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    for name in ("CHANGELOG.md", "LICENSE", "docs/tutorial.md", "examples/your_own_loop.py", "tests/conftest.py"):
+        assert name in names
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_the_version_is_one_everywhere() -> None:
+    version = rankwise.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    assert re.search(rf"^## {re.escape(version)}$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert "version" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"]
+
+
+def test_the_installed_wheel_trains_and_reports(installed: Path, tmp_path: Path) -> None:
+    assert run(installed / "rankwise", "--version", cwd=tmp_path) == f"rankwise {rankwise.__version__}\n"
+    where = run(installed / "python", "-c", "import rankwise; print(rankwise.__file__)", cwd=tmp_path).strip()
+    assert Path(where).is_relative_to(installed.parent)
+    run(
+        *(installed / "rankwise", "train", "shapes", "--run", "tiny", "--epochs", "1", "--data.shapes.size", "64"),
+        *("--data.shapes.train_images", "4", "--data.shapes.val_images", "2", "--train.threads", "1"),
+        *("--model.input.short_side", "64", "--model.input.max_side", "64"),
+        cwd=tmp_path,
+    )
+    run(installed / "rankwise", "report", "tiny", cwd=tmp_path)
+    assert "<title>" in (tmp_path / "tiny" / "report.html").read_text()
+    assert (tmp_path / "tiny" / "best.safetensors").is_file()

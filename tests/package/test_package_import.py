@@ -1,0 +1,66 @@
+"""A loss alone needs torch and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ONLY_TORCH = """
+import sys
+import torch
+before = set(sys.modules)
+import rankwise.losses
+news = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(news - set(sys.stdlib_module_names) - {"rankwise", "torch"}))
+"""
+
+WITHOUT_OTHERS = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {others!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+import torch
+import rankwise.losses as losses
+for name in losses.__all__:
+    if name.endswith("Loss") and name != "Loss":
+        getattr(losses, name)()
+print("built")
+"""
+
+OTHERS = [
+    *(
+        "torchvision",
+        "timm",
+        "numba",
+        "lightning_fabric",
+        "lightning",
+        "hotcoco",
+        "jsonargparse",
+        "PIL",
+        "yaml",
+        "rich",
+    ),
+    *("matplotlib", "scipy", "safetensors", "onnx", "onnxruntime", "transformers"),
+]
+
+
+def run(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_importing_the_losses_imports_nothing_but_torch() -> None:
+    assert run(ONLY_TORCH) == ""
+
+
+def test_other_imports_would_be_seen() -> None:
+    assert "yaml" in run(ONLY_TORCH.replace("import rankwise.losses", "import rankwise.losses, yaml")).split()
+
+
+def test_every_loss_can_be_built_where_only_torch_is_installed() -> None:
+    assert run(WITHOUT_OTHERS.format(others=OTHERS)) == "built"
