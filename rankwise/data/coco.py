@@ -17,13 +17,17 @@ from rankwise.data.images import MAX_PIXELS
 
 #: Names by which the folder of a split's images is found are tried out on this many images.
 _TRIED = 50
+#: How the names of files begin that list images without annotations.
+_UNSEEN = "image_info_"
 
 
 class CocoSource:
     """A folder with COCO's annotations.
 
     Either ``annotations/instances_<split>.json`` (or ``annotations/<split>.json``) with the images in ``<split>/``,
-    ``images/<split>/`` or ``images/``, or ``_annotations.coco.json`` in each split's folder beside its images.
+    ``images/<split>/`` or ``images/``, or ``_annotations.coco.json`` in each split's folder beside its images. Images
+    without annotations, as of COCO's test sets, are splits too: ``annotations/image_info_<split>.json``, such as
+    test-dev2017 with the images in ``test2017/``.
 
     Args:
         folder: The folder.
@@ -115,7 +119,8 @@ class CocoSource:
         if path.name == "_annotations.coco.json":
             candidates = [path.parent, path.parent / "images"]
         else:
-            candidates = [root / split, root / "images" / split, root / split / "images", root / "images", root]
+            own = [root / split, root / "images" / split, root / split / "images"]
+            candidates = [*own, *_test_folders(root, split), root / "images", root]
         candidates = [folder for folder in candidates if folder.is_dir()] or candidates
         names = [entry.get("file_name") for entry in entries[:_TRIED] if isinstance(entry, dict)]
 
@@ -132,13 +137,23 @@ def _annotation_files(root: Path) -> dict[str, Path]:
     for path in sorted(root.glob("annotations/*.json")):
         files.setdefault(path.stem, path)
     instances = {stem.removeprefix("instances_"): path for stem, path in files.items() if stem.startswith("instances_")}
-    # Beside COCO's instances_* lie its captions_* and person_keypoints_*, which are no splits.
-    files = instances or files
+    # Beside COCO's instances_* lie its captions_* and person_keypoints_*, which are no splits; and the names of its
+    # test images, which are one for those who have these.
+    unseen = {stem.removeprefix(_UNSEEN): path for stem, path in files.items() if stem.startswith(_UNSEEN)}
+    if instances:
+        there = {split: path for split, path in unseen.items() if any(map(Path.is_dir, _test_folders(root, split)))}
+        files = instances | {split: path for split, path in there.items() if split not in instances}
     for path in sorted(root.glob("*/_annotations.coco.json")):
         files.setdefault(path.parent.name, path)
     if not files and (root / "_annotations.coco.json").is_file():
         files["train"] = root / "_annotations.coco.json"
     return files
+
+
+def _test_folders(root: Path, split: str) -> list[Path]:
+    """Where the images of a test split are: test-dev2017 is a part of test2017."""
+    names = dict.fromkeys((split, split.replace("-dev", "")))
+    return [folder for name in names for folder in (root / name, root / "images" / name)]
 
 
 def _load(path: Path, file: str) -> dict[str, list[Any]]:
@@ -155,6 +170,8 @@ def _load(path: Path, file: str) -> dict[str, list[Any]]:
         raise DataError(
             f"{file}: holds a {type(content).__name__} where COCO has an object; export it as COCO instances"
         )
+    if path.stem.startswith(_UNSEEN):
+        content.setdefault("annotations", [])
     for key in ("images", "annotations", "categories"):
         if not isinstance(content.get(key), list):
             raise DataError(f"{file}: has no list {key!r}; export it as COCO instances")

@@ -18,6 +18,7 @@ SMALL = [
     "--data.val=val",
     "--data.augment.short_sides=[]",
     "--data.augment.max_side=null",
+    "--data.augment.square=null",
     "--data.workers=0",
     "--model.postprocess.score_threshold=0",
 ]
