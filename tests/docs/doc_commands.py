@@ -93,12 +93,15 @@ def _rankwise(words: list[str]) -> None:
 
 
 def _make_what_is_named(words: list[str]) -> None:
-    """Recipes that a command begins with must be there to be parsed."""
+    """Recipes that a command begins with must be there to be parsed, and COCO for its tables."""
     for flag, word in zip(["", *words], words, strict=False):
         path = Path(word) / "recipe.yaml" if flag == "--resume" else Path(word)
         if path.name.endswith(".yaml") and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(built_in_recipes()["own_data"].read_text())
+        if (flag, word) == ("--data", "COCO"):
+            (path / "annotations").mkdir(parents=True, exist_ok=True)
+            (path / "annotations" / "instances_train2017.json").touch()
 
 
 def _torchrun(words: list[str]) -> None:
