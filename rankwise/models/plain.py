@@ -74,4 +74,6 @@ def _described(hint: Any) -> str:
         return "names with values"
     if origin in (Union, types.UnionType):
         return " or ".join(map(_described, arguments))
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
+    if origin is Literal:
+        return " or ".join(map(str, arguments))
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}[hint]

@@ -47,6 +47,8 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"backbone": {"pretrained": 1.5}}, "settings.backbone.pretrained is 1.5: expected true or false or a text"),
         ({"backbone": {"args": []}}, "settings.backbone.args is ..: expected names with values"),
         ({"neck": 3}, "settings.neck is 3: expected names with values"),
+        ({"backbone": {"frozen_norm": "all"}}, "frozen_norm is 'all': expected true or false or statistics"),
+        ({"test": {"max_side": "x"}}, "settings.test.max_side is 'x': expected a whole number or none"),
     ],
 )
 def test_wrong_names_and_values_are_answered_by_what_would_be_right(values: dict[str, Any], message: str) -> None:
