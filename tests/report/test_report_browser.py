@@ -331,6 +331,10 @@ def test_two_runs_stand_side_by_side_with_differences_marked(visit: Any, reports
     assert re.search(r"ape is \d+\.\d AP above focal", page.locator("#overview .lead").inner_text())
     ap = page.locator("#overview .coco tbody tr").first
     assert re.search(r"▲\s*\+\d+\.\d", ap.locator(".delta.good").inner_text())
+    for kind, arrow in (("good", "▲"), ("bad", "▼")):  # fewer errors are better too
+        changes = page.locator(f".coco .delta.{kind}, #errors .delta.{kind}").all_inner_texts()
+        assert changes
+        assert all(change.startswith(arrow) for change in changes)
     changed = page.locator("#recipe .recipe").first.locator("tr.changed")
     assert changed.first.locator("th").inner_text() == "≠ loss"
     assert changed.first.locator("code").all_inner_texts() == ["FocalLoss", "APELoss"]

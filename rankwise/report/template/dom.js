@@ -36,12 +36,12 @@ function short(value) {
 
 const signed = (value, digits = 1) => (value < 0 ? '−' : '+') + Math.abs(value).toFixed(digits);
 
-// Better or worse than the first run, said by arrow, sign and colour.
+// Better or worse than the first run, said by arrow and colour; the sign says more or less.
 function change(value, digits = 1, higherIsBetter = true) {
   if (value === null || !Number.isFinite(value)) return null;
   if (Math.abs(value) < 0.5 * 10 ** -digits) return make('span', { class: 'delta' }, '=');
   const good = value > 0 === higherIsBetter;
-  const words = [make('span', { 'aria-hidden': 'true' }, value > 0 ? '▲' : '▼'), signed(value, digits)];
+  const words = [make('span', { 'aria-hidden': 'true' }, good ? '▲' : '▼'), signed(value, digits)];
   return make(
     'span',
     { class: `delta ${good ? 'good' : 'bad'}`, title: good ? 'better than the first run' : 'worse than the first run' },

@@ -67,7 +67,7 @@ function errorTable() {
           'span',
           { class: 'tally' },
           MANY ? runLabel(r) : null,
-          ` ${whole(count(r, CORRECT))} right, `,
+          `${MANY ? ': ' : ''}${whole(count(r, CORRECT))} right, `,
           `${whole(ERRORS.reduce((sum, kind) => sum + count(r, kind), 0))} errors at score ${short(cutScore(r))}`,
         ),
       ),
