@@ -17,6 +17,7 @@ from rankwise.export.manifest import KEY, Manifest
 from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.models import Detector, ModelError
+from rankwise.models.looks import looks_of
 
 #: Written by torch's exporter without conversion, and read by every onnxruntime since 2023.
 OPSET = 18
@@ -131,6 +132,11 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
         differences = compare(detector, session, shapes)
         differences.check()
         console.print(f"checked against torch on {differences}", soft_wrap=True)
+        if len(looks_of(detector.settings.input, detector.settings.test)) > 1:
+            console.print(
+                "the file looks at each image once: model.test, by which the run looks several times, is left out",
+                soft_wrap=True,
+            )
         if nms == "inside":
             onnx.save(_described(with_nms(network, detector), detector, "inside"), final)
             inside = open_session(final, threads=threads)
