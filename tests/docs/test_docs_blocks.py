@@ -9,6 +9,8 @@ import torch
 from doc_blocks import PAGES, ROOT, Block, fenced, indented_commands, inline, of_all_pages
 from doc_commands import WrongCommand, check, check_names, check_yaml, commands
 
+from rankwise.training.recipe import built_in_recipes
+
 LANGUAGES = {"python", "bash", "yaml", "text"}
 #: What a page says about its blocks in words.
 GIVEN = {
@@ -51,6 +53,11 @@ def test_commands_in_the_docs_are_understood(block: Block, tmp_path: Path, monke
 @pytest.mark.parametrize("block", of_all_pages("yaml"), ids=str)
 def test_recipes_in_the_docs_are_recipes(block: Block, tmp_path: Path) -> None:
     check_yaml(block.text, tmp_path / "recipe.yaml")
+
+
+def test_every_built_in_recipe_is_described() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert [name for name in built_in_recipes() if f"`{name}`" not in page] == []
 
 
 def test_the_tutorial_leaves_what_it_promises(workshop: Path) -> None:

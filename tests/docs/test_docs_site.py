@@ -61,6 +61,7 @@ def test_every_page_is_in_the_navigation_or_linked(site: Path) -> None:
 
     named = set(entries(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
     linked = "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    linked += (ROOT / "README.md").read_text().replace("](docs/", "](")
     for page in (ROOT / "docs").rglob("*.md"):
         name = page.relative_to(ROOT / "docs").as_posix()
         assert name in named or f"]({name}" in linked, f"{name}: nobody finds it"
