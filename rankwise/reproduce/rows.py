@@ -28,7 +28,7 @@ RETINANET_800 = (
 )
 RETINANET_500 = (*RETINANET_800, "--model.input.short_side=500", "--model.input.max_side=833")
 MULTI_SCALE_TRAIN = ("--data.augment.short_range=[480,960]",)
-# No paper gives the sizes it tested with: these are ours.
+# The sizes of the multi-scale test are our choice.
 MULTI_SCALE_TEST_800 = (
     "--model.test.short_sides=[400,600,800,1000,1200]",
     "--model.test.max_side=2000",
