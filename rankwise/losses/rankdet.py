@@ -82,9 +82,16 @@ class RankDetLoss(Loss):
 
     def _ranking(self, scores: Tensor, mean: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The ranking loss, with its gradients by the positives' scores [P] and by the groups' mean scores [groups]."""
-        errors = torch.exp(self.alpha * (mean - scores[:, None])) * present  # [P, groups]
-        terms = errors.square() / errors.sum().clamp(min=1e-12)
-        return terms.sum(), -self.alpha * terms.sum(1), self.alpha * terms.sum(0)
+        if self.method == "dense":
+            errors = torch.exp(self.alpha * (mean - scores[:, None])) * present  # [P, groups]
+            terms = errors.square() / errors.sum().clamp(min=1e-12)
+            return terms.sum(), -self.alpha * terms.sum(1), self.alpha * terms.sum(0)
+        # An error is a factor of the positive times one of the group, so are its square and their sums.
+        low, high = torch.exp(-self.alpha * scores), torch.exp(self.alpha * mean) * present
+        total = (low.sum() * high.sum()).clamp(min=1e-12)
+        of_positives = low.square() * (high.square().sum() / total)
+        of_groups = high.square() * (low.square().sum() / total)
+        return of_groups.sum(), -self.alpha * of_positives, self.alpha * of_groups
 
     def _sorting(self, scores: Tensor, quality: Tensor, classes: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """The IoU-guided loss, with its gradient by the positives' scores [P]."""

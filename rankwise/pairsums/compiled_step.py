@@ -21,7 +21,7 @@ class CompiledStepCells(StepCells):
 
     def __init__(self, positives: Tensor, distance: Step) -> None:
         super().__init__(positives, distance)
-        self.positives, self.delta = positives, distance.delta
+        self.delta = distance.delta
 
     def over_lower(self, quality: Tensor, values: Tensor) -> Sums:
         """For each positive u, the sums over the positives v with lower quality, each counting ``values`` times."""

@@ -27,11 +27,12 @@ FEW = 256
 #: Of more, at least so many are compared pair by pair that are neighbours in quality; the lower ones come from a table.
 BLOCK = 32
 
-#: So many of these pairs are taken at once.
-PAIRS = 1 << 20
+#: So many of these pairs are taken at once: on a CPU they then stay in its cache.
+PAIRS_CPU, PAIRS_GPU = 1 << 15, 1 << 20
 
-#: The tables for all blocks of quality hold no more numbers than this.
-TABLES = 1 << 22
+#: The tables for all blocks of quality hold no more numbers than the first, or than the second if there were fewer than
+#: so many blocks: with few blocks there are many pairs to take one by one.
+TABLES, LARGE_TABLES, FEW_BLOCKS = 1 << 18, 1 << 22, 32
 
 
 def pair_sums(
@@ -82,7 +83,8 @@ class FastPairSums(PairSums):
         self.distance = distance
         self.floor = floor
         self.cells = _make_cells(self.positives, distance, floor, negatives.values.dtype)
-        self.in_order = self.cells if isinstance(self.cells, _InOrder) else None
+        compiled, many = passes.compiled_for(self.positives) and floor is None, len(self.positives) > FEW
+        self.in_order = self.cells if isinstance(self.cells, _InOrder) and (compiled or many) else None
 
     def over_negatives(self) -> Sums:
         return self.cells.read(self.cells.fold(passes.moments(self.negatives, self.cells.pass_cells)))
@@ -124,8 +126,9 @@ class FastPairSums(PairSums):
         table = self.cells.lay(weights, order.blocks - order.block, order.blocks + 1).cumsum(0)
         parts = []
         for v, u, there in order.remaining(order.upper, higher * order.step):
-            rank = self._of_pairs(self.positives[v, None], u)[1] * there
-            parts.append((rank * weights[u]).sum(1))
+            rank = self.distance.rank(self.positives[v, None] - self.positives[u])
+            there = there if self.floor is None else there & (self.positives[v, None] > self.floor[u])
+            parts.append((rank * (weights[u] * there)).sum(1))
         coefficients = self.cells.polynomials(table, self.cells.index, order.blocks - higher)
         return self.cells.at_positives(coefficients) + torch.cat(parts)
 
@@ -142,7 +145,8 @@ class FastPairSums(PairSums):
 
     @property
     def _most_blocks(self) -> int:
-        return max(1, TABLES // (self.cells.size * self.cells.n))
+        numbers = self.cells.size * self.cells.n
+        return max(1, TABLES // numbers, min(FEW_BLOCKS, LARGE_TABLES // numbers))
 
 
 def _make_cells(
@@ -193,7 +197,8 @@ class _ByQuality:
     def remaining(self, first: Tensor, end: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Positives, [r], with those at places first to end of the order, [r, step], and which of these there are."""
         number = len(self.order)
-        for rows in torch.arange(number, device=first.device).split(max(1, PAIRS // self.step)):
+        pairs = PAIRS_CPU if first.device.type == "cpu" else PAIRS_GPU
+        for rows in torch.arange(number, device=first.device).split(max(1, pairs // self.step)):
             place = first[rows, None] + torch.arange(self.step, device=first.device)
             there = place < end[rows, None].clamp(max=number)
             yield rows, self.order[place.clamp(max=number - 1)], there

@@ -15,8 +15,8 @@ from torch import Tensor
 #: The series ends where its terms fall below this: what is left out is no more than the rounding of long sums.
 ROUNDING = 1e-13
 
-#: Samples taken at once, so that their powers stay small beside the samples themselves.
-BLOCK = 4096
+#: Samples taken at once, so that their powers stay in cache.
+BLOCK = 512
 
 
 def product_sums(f: Tensor, q: Tensor, group: Tensor, groups: int, a: float, values: Tensor) -> Tensor:

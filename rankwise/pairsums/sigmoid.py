@@ -56,7 +56,7 @@ ONE_STRETCH = 1 << 12
 MOST_CELLS = 1 << 22
 
 #: Windows of so many numbers are read at once.
-WINDOWS = 1 << 22
+WINDOWS = 1 << 17
 
 
 class TooWideError(ValueError):
@@ -277,7 +277,10 @@ def window_product(table: Tensor, first: Tensor, length: int, matrix: Tensor) ->
     flat = table.contiguous().view(-1)
     windows = flat.as_strided((flat.numel() // n - length + 1, length * n), (n, 1), flat.storage_offset())
     rows = max(1, WINDOWS // (length * n))
-    return torch.cat([windows.index_select(0, part) @ matrix for part in first.split(rows)])
+    result = flat.new_empty(len(first), matrix.shape[1])
+    for part, out in zip(first.split(rows), result.split(rows), strict=True):
+        torch.mm(windows[part], matrix, out=out)
+    return result
 
 
 def from_above(values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rankwise.pairsums.cells import Cells
 from rankwise.pairsums.distances import Step
+from rankwise.pairsums.merge_tree import first_in_both
 from rankwise.pairsums.samples import Sums
 
 
@@ -31,6 +32,7 @@ class StepCells:
 
     def __init__(self, positives: Tensor, distance: Step, floor: Tensor | None = None) -> None:
         delta = distance.delta
+        self.positives, self.floor = positives, floor
         begin = positives - delta if floor is None else torch.maximum(positives - delta, floor)
         ends = [begin, positives + delta] + ([] if floor is None else [floor])
         edges, order = torch.cat(ends).sort()
@@ -42,6 +44,7 @@ class StepCells:
         self.pass_cells = Cells(1.0, (origin,), (origin,), 1, edges)
         self.index, self.place = self.pass_cells.locate(positives)
         self.ends = torch.stack(ends[:2]) - (origin + 0.5)
+        self.begin, self.end = ends[:2]
         self.slope = 0.5 / delta
         # A ramp that begins at a floor does so at once with this height.
         self.jump = ((begin - positives) * self.slope + 0.5).clamp(min=0) if floor is not None else None
@@ -108,3 +111,36 @@ class StepCells:
     def at_positives(self, coefficients: Tensor) -> Tensor:
         """The value at each positive of the polynomial over its cell, [P] from [P, 2]."""
         return coefficients[:, 0] + coefficients[:, 1] * self.place
+
+    # Pairs of positives by quality
+
+    def over_lower(self, quality: Tensor, values: Tensor) -> Sums:
+        """For each positive u, the sums over the positives v with lower quality, each counting ``values`` times."""
+        ordered, order = self.positives.sort()
+        ends = [torch.searchsorted(ordered, end, right=True) for end in (self.begin, self.end)]
+        if self.floor is not None:
+            ends.append(torch.searchsorted(ordered, self.floor, right=True))
+        total, (before, up_to, *floor) = self._by_quality(quality, order, torch.stack(ends), values)
+        rank = total - up_to[:, 0] + self._ramp(up_to - before)
+        return Sums(total - floor[0][:, 0] if floor else total, rank, rank)
+
+    def over_higher(self, quality: Tensor, weights: Tensor) -> Tensor:
+        """For each positive v, the sum of weight · rank over the positives u with higher quality, [P]."""
+        order = self.positives.argsort()
+        ends = [torch.searchsorted(end[order], self.positives) for end in (self.begin, self.end)]
+        _, (begun, ended) = self._by_quality(-quality, order, torch.stack(ends), weights)
+        return ended[:, 0] + self._ramp(begun - ended, -1.0)
+
+    def _by_quality(self, quality: Tensor, order: Tensor, ends: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums of values over the positives of lower quality, [P], and of values and values · place before ends."""
+        sorted_quality, by_quality = quality.sort()
+        numbers = torch.arange(len(quality), device=quality.device)
+        place, rank = torch.empty_like(order), torch.empty_like(order)
+        place[by_quality], rank[order] = numbers, numbers
+        limit = torch.searchsorted(sorted_quality, quality)
+        total = torch.nn.functional.pad(values[by_quality].cumsum(0), (1, 0))[limit]
+        return total, first_in_both(place, rank, limit, ends, torch.stack([values, values * self.place], 1))
+
+    def _ramp(self, sums: Tensor, sign: float = 1.0) -> Tensor:
+        """The ramp over samples of which values and values · place were summed, [P, 2]."""
+        return sign * self.slope * (sums[:, 1] - self.place * sums[:, 0]) + 0.5 * sums[:, 0]

@@ -1,5 +1,6 @@
 """Pairwise error: published numbers, formulas written out, its options, bad input."""
 
+import ctypes
 import json
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from rankwise.losses import (
     PairwiseError,
     PELoss,
     PositiveVsNegative,
+    RankDetLoss,
+    RankSortLoss,
     Sigmoid,
     SigmoidCrossEntropy,
     Step,
@@ -208,6 +211,28 @@ def test_twenty_thousand_positives_need_no_table_of_all_their_pairs(options):
     assert (gradient[rows, 0] >= own - 1e-9).all()
     highest = q[rows].argmax()  # nearly nobody is above it in quality to push it down
     assert gradient[rows[highest], 0] <= own[highest] * 0.5
+
+
+def memory(field: str) -> int:
+    """This process's memory now ("VmRSS") or at most since it was last forgotten ("VmHWM"), in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell")
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "torch"])
+@pytest.mark.parametrize("make", [APELoss, RankSortLoss, RankDetLoss])
+def test_memory_stays_within_four_times_the_logits_with_twenty_thousand_positives(make, compiled, monkeypatch):
+    monkeypatch.setattr(passes, "use_compiled", compiled)
+    scene = make_scene(50_000, 80, 20_000)
+    logits = scene.logits.requires_grad_()
+    make()(logits, scene.labels, scene.quality).backward()  # libraries are loaded, code is compiled
+    logits.grad = None
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+    before = memory("VmRSS")
+    make()(logits, scene.labels, scene.quality).backward()
+    assert memory("VmHWM") - before < 4 * logits.nbytes
 
 
 def test_huge_and_tiny_numbers_are_no_trouble():
