@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from rankwise.structures import Batch, Predictions
 from rankwise.training.criterion import Criterion, Losses
 from rankwise.training.tracking import Stopwatch
 
+FIELDS = tuple(field.name for field in fields(Predictions))
 DIFFERENTIABLE = ("logits", "boxes", "distribution")
 
 
@@ -33,7 +34,9 @@ class PlainForward(nn.Module):
         self.detector = detector
 
     def forward(self, images: Tensor) -> dict[str, Any]:
-        return vars(self.detector(images))
+        predictions = self.detector(images)
+        # By name: under torch.compile vars() of a dataclass is empty.
+        return {name: getattr(predictions, name) for name in FIELDS}
 
 
 def whole_batch_backward(
