@@ -26,6 +26,8 @@ SIZES = {100_000: 200, 1_000_000: 500, 4_000_000: 500, 16_000_000: 1000}  # samp
 #: Mean and deviation of negatives' and positives' logits: a fresh head, in the middle, and at the end of training.
 STAGES = {"beginning": ((-4.6, 0.1), (-4.6, 0.1)), "middle": ((-6, 1.2), (-2, 1.5)), "end": ((-8, 1.5), (0, 1.5))}
 RANKING = ["APELoss", "PELoss", "APLoss", "RankSortLoss", "ALRPLoss", "RankDetLoss"]
+#: Also measured without compiled code, as on a GPU or where there is no numba.
+PLAIN = ["APELoss", "APLoss"]
 OTHERS = ["DRLoss", "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss"]
 RESULTS = Path(__file__).parent / "results"
 
@@ -86,11 +88,12 @@ def main() -> None:
             row: dict[str, object] = {"samples": samples, "positives": SIZES[samples], "stage": stage}
             row |= ratios(RANKING + OTHERS, samples, stage, turns)
             passes.use_compiled = False
-            row["APELoss, plain torch"] = ratios(["APELoss"], samples, stage, max(3, turns // 2))["APELoss"]
+            plain = ratios(PLAIN, samples, stage, turns)
+            row |= {f"{name}, plain torch": plain[name] for name in PLAIN}
             passes.use_compiled = True
             rows.append(row)
             print(" ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{v}" for k, v in row.items()), flush=True)
-    columns = ["APELoss", "APELoss, plain torch", *RANKING[1:], *OTHERS]
+    columns = [*RANKING, *OTHERS, *(f"{name}, plain torch" for name in PLAIN)]
     lines = [
         "# Cost of the losses",
         "",

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from rankwise.losses import APELoss
+from rankwise.pairsums import passes
 
 CLASSES = 80
 SAMPLES = [100_000, 400_000, 1_600_000, 6_400_000, 16_000_000, 64_000_000]
@@ -31,9 +32,10 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(samples: int, positives: int, turns: int, queue: multiprocessing.Queue) -> None:
+def measure(samples: int, positives: int, compiled: bool, turns: int, queue: multiprocessing.Queue) -> None:
     """Best time of forward and backward, and the peak of memory above the inputs over the logits' size."""
     torch.set_num_threads(2)
+    passes.use_compiled = compiled
     generator = torch.Generator().manual_seed(samples)
     rows = max(samples // CLASSES, positives)
     loss = APELoss()
@@ -56,11 +58,12 @@ def measure(samples: int, positives: int, turns: int, queue: multiprocessing.Que
     queue.put((best, (peak() - before) / (logits.numel() * 4)))
 
 
-def run(samples: int, positives: int) -> dict[str, float]:
+def run(samples: int, positives: int, compiled: bool = True) -> dict[str, float]:
     """One size in a process of its own."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=measure, args=(samples, positives, 5 if samples < 10_000_000 else 3, queue))
+    turns = 5 if samples < 10_000_000 else 3
+    process = context.Process(target=measure, args=(samples, positives, compiled, turns, queue))
     process.start()
     seconds, memory = queue.get()
     process.join()
@@ -84,22 +87,26 @@ def main() -> None:
     """Measures, prints and writes the table."""
     by_samples = [run(samples, 500) for samples in SAMPLES]
     by_positives = [run(4_000_000, positives) for positives in POSITIVES]
+    plain = [run(4_000_000, positives, compiled=False) for positives in POSITIVES]
     summary = {
         "exponent in samples": round(exponent(by_samples, "samples"), 3),
         "exponent in positives": round(exponent(by_positives, "positives"), 3),
-        "most memory from a million samples on": round(max(r["memory"] for r in by_samples if r["samples"] > 1e6), 2),
+        "most memory, times the logits": round(max(row["memory"] for row in by_samples + by_positives), 2),
+        "the same in plain torch": round(max(row["memory"] for row in plain), 2),
     }
     lines = ["# How APE loss scales", "", "`python benchmarks/loss_scaling.py`, 2 CPU threads, float32.", ""]
     lines += [
-        "| samples | positives | forward and backward, ms | peak memory, times the logits |",
-        "|---:|---:|---:|---:|",
+        "| samples | positives | code | forward and backward, ms | peak memory, times the logits |",
+        "|---:|---:|---|---:|---:|",
     ]
-    for row in by_samples + by_positives:
-        lines.append(f"| {row['samples']:,} | {row['positives']:,} | {row['ms']:.1f} | {row['memory']:.2f} |")
+    for code, rows in (("compiled", by_samples + by_positives), ("plain torch", plain)):
+        for row in rows:
+            size = f"{row['samples']:,} | {row['positives']:,}"
+            lines.append(f"| {size} | {code} | {row['ms']:.1f} | {row['memory']:.2f} |")
     lines += ["", *(f"- {name}: {value}" for name, value in summary.items())]
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "loss_scaling.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    content = {"samples": by_samples, "positives": by_positives, **summary}
+    content = {"samples": by_samples, "positives": by_positives, "plain torch": plain, **summary}
     (RESULTS / "loss_scaling.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print("\n".join(f"{name}: {value}" for name, value in summary.items()))
 

@@ -34,8 +34,10 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
     step, copies = (BLOCK_CPU, COPIES) if values.device.type == "cpu" else (BLOCK_GPU, 1)
     size, number = cells.size + 1, cells.degree + 1  # one cell more, for what is skipped
     table = torch.zeros(number, copies * size, dtype=torch.float64, device=values.device)
-    copy = torch.arange(min(step, values.numel()), device=values.device).remainder_(copies).mul_(size)
-    room = torch.ones(number, copy.numel(), dtype=torch.float64, device=values.device)
+    longest = min(step, values.numel())
+    copy = torch.arange(0, copies * size, size, device=values.device).repeat(-(-longest // copies))
+    room = torch.empty(number, longest, dtype=torch.float64, device=values.device)
+    room[0] = 1
     for x, _, skipped in _blocks(negatives, step):
         index, f = cells.locate(x, working)
         index[skipped] = cells.size
