@@ -26,7 +26,7 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
     lines = [
         "# Results",
         "",
-        "Written by `rankwise reproduce`; all numbers are of the runs that its commands made.",
+        "Written by `rankwise reproduce summary` from the runs that the commands below made.",
         "",
     ]
     for folder in folders:
