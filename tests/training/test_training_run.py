@@ -48,7 +48,15 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_any_loss_is_one_flag(tmp_path, loss):
+def test_any_loss_is_one_flag(loss, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "shapes", "--loss", loss, "--print_config"])
+    assert stopped.value.code == 0
+    assert yaml.safe_load(capsys.readouterr().out)["loss"]["class_path"].endswith(loss)
+
+
+@pytest.mark.parametrize("loss", ["GeneralizedFocalLoss", "ALRPLoss"])
+def test_another_loss_trains_by_its_flag(tmp_path, loss):
     bins = ["--model.head.coding=ltrb", "--model.head.bins=4"] if loss == "GeneralizedFocalLoss" else []
     train(tmp_path / "run", *TINY_SHAPES, "--loss", loss, *bins)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

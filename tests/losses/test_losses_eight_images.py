@@ -1,0 +1,84 @@
+"""Every loss trains a small detector until it knows eight images by heart."""
+
+import pytest
+import torch
+
+from rankwise import losses
+from rankwise.assign import ATSS
+from rankwise.data import ShapesDataset, collate
+from rankwise.evaluation import evaluate
+from rankwise.losses import Loss
+from rankwise.models import Detector
+from rankwise.models.settings import (
+    AnchorSettings,
+    BackboneSettings,
+    DetectorSettings,
+    HeadSettings,
+    InputSettings,
+    NeckSettings,
+    PostprocessSettings,
+)
+from rankwise.training.criterion import Criterion
+from rankwise.training.settings import BoxSettings
+
+SIDE, STEPS = 64, 60
+
+#: AP50 that a loss must reach: 70, or where it learns more slowly less. A detector whose loss is always zero, is turned
+#: around or lifts the positives only stays below 5.
+LEAST = {"ALRPLoss": 60.0, "DRLoss": 15.0, "RankDetLoss": 60.0}
+
+#: The box settings that a loss asks for.
+BOX = {"ALRPLoss": BoxSettings(1.0), "RankSortLoss": BoxSettings(1.0, "score")}
+
+
+def train(loss: Loss, seed: int = 0) -> float:
+    """AP50 on eight images after training on them."""
+    torch.manual_seed(seed)
+    dataset = ShapesDataset("train", images=8, size=SIDE)
+    batch = collate([dataset[index] for index in range(8)])
+    bins = {"coding": "ltrb", "bins": 8} if isinstance(loss, losses.GeneralizedFocalLoss) else {}
+    settings = DetectorSettings(
+        input=InputSettings(SIDE, SIDE),
+        backbone=BackboneSettings("resnet10t", args={"channels": [16, 32, 64, 128], "stem_width": 16}),
+        neck=NeckSettings(32, extra_levels=0, norm="bn"),
+        head=HeadSettings(32, depth=1, norm="bn", **bins),
+        anchors=AnchorSettings(base=3.0),
+        postprocess=PostprocessSettings(score_threshold=0.0, topk=300),
+    )
+    detector = Detector(settings, dataset.classes)
+    criterion = Criterion(loss, ATSS(), BOX.get(type(loss).__name__))
+    optimizer = torch.optim.AdamW(detector.parameters(), lr=0.004, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, STEPS)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        criterion(detector(batch.images), batch.targets).total.backward()
+        torch.nn.utils.clip_grad_norm_(detector.parameters(), 10.0)
+        optimizer.step()
+        schedule.step()
+    detector.eval()
+    sizes = [(SIDE, SIDE)] * 8
+    with torch.inference_mode():
+        detections = detector.postprocess(detector(batch.images), sizes, sizes)
+    found = {record.image_id: each for record, each in zip(dataset.records, detections, strict=True)}
+    return evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes).summary()["ap50"]
+
+
+NAMES = sorted(
+    name
+    for name, item in vars(losses).items()
+    if isinstance(item, type) and issubclass(item, Loss) and item not in (Loss, losses.PairwiseError)
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_eight_images_are_learnt_by_heart(name):
+    assert train(getattr(losses, name)()) > LEAST.get(name, 70.0)
+
+
+class _NoGradient(losses.FocalLoss):
+    def outcome(self, logits, labels, quality=None, image=None):
+        return losses.Outcome(0 * logits.sum())
+
+
+def test_without_a_loss_nothing_is_learnt():
+    assert train(_NoGradient()) < 10
