@@ -82,6 +82,7 @@ class Cells:
         high: Last lattice cell of each stretch.
         degree: Highest power of f that is summed in a cell.
         edges: Where cells are cut, float64 [E], sorted.
+        bounds: Numbers are held within these, times the scale, before their place is taken.
     """
 
     scale: float
@@ -89,6 +90,7 @@ class Cells:
     high: tuple[float, ...]
     degree: int
     edges: Tensor | None = None
+    bounds: tuple[float, float] = (-FAR, FAR)
 
     @cached_property
     def base(self) -> tuple[int, ...]:
@@ -110,7 +112,7 @@ class Cells:
             working: The type to compute places in; the numbers' own if not given.
         """
         v = x.to(working or x.dtype) * self.scale
-        v = v.clamp_(-FAR, FAR)
+        v = v.clamp_(*self.bounds)
         if len(self.low) == 1 and self.low == self.high:
             index, place = None, v.sub_(self.low[0]).sub_(0.5)
         elif len(self.low) == 1:

@@ -92,9 +92,10 @@ def _plan(cells: Cells) -> tuple[Any, ...]:
     """The cells as plain arrays."""
     lattice = np.array([cells.low, cells.high, cells.base], np.float64)
     if cells.edges is None or cells.edges.numel() == 0:
-        return cells.scale, lattice, np.zeros(0), 0.0, 0.0, np.zeros(1, np.int64)
+        return cells.scale, lattice, *cells.bounds, np.zeros(0), 0.0, 0.0, np.zeros(1, np.int64)
     boxes = cells.boxes
-    return cells.scale, lattice, boxes.edges.numpy(), boxes.first, boxes.per_unit, boxes.start.numpy()
+    edges = boxes.edges.numpy(), boxes.first, boxes.per_unit, boxes.start.numpy()
+    return cells.scale, lattice, *cells.bounds, *edges
 
 
 @compiled
@@ -168,8 +169,9 @@ def _cubic_values(
 
 @compiled
 def _places(
-    x: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any, start: Any, index: Any, place: Any
-) -> Any:
+    x: Any, scale: Any, lattice: Any, least: Any, most: Any, edges: Any, first: Any, per_box: Any, start: Any,
+    index: Any, place: Any,
+) -> Any:  # fmt: skip
     """Cell and place of each of a block's samples, as `Cells.locate` has them; whether all samples are finite."""
     fine = True
     if lattice.shape[1] == 1:
@@ -181,7 +183,7 @@ def _places(
             held = held if held < high else high
             cell = np.floor(held)
             index[k] = np.uint64(np.int64(cell - low))
-            place[k] = min(max(v, -FAR), FAR) - cell - 0.5
+            place[k] = min(max(v, least), most) - cell - 0.5
     else:
         for k in range(x.size):
             v = np.float64(x[k]) * scale
@@ -195,7 +197,7 @@ def _places(
             held = held if held < high else high
             cell = np.floor(held)
             index[k] = np.uint64(np.int64(cell - low + lattice[2, stretch]))
-            place[k] = min(max(v, -FAR), FAR) - cell - 0.5
+            place[k] = min(max(v, least), most) - cell - 0.5
     if edges.size:
         last = np.float64(start.size - 2)
         for k in range(x.size):
@@ -219,8 +221,8 @@ def _places(
 
 @compiled
 def _moments(
-    values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any,
-    start: Any, table: Any,
+    values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, least: Any, most: Any, edges: Any,
+    first: Any, per_box: Any, start: Any, table: Any,
 ) -> Any:  # fmt: skip
     index, place = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.float64)
     other = (
@@ -232,7 +234,7 @@ def _moments(
         stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
         for at in range(begin, stop, BLOCK):
             x = values[at : min(at + BLOCK, stop)]
-            fine &= _places(x, scale, lattice, edges, first, per_box, start, index, place)
+            fine &= _places(x, scale, lattice, least, most, edges, first, per_box, start, index, place)
             if table.shape[1] == 2:
                 for k in range(0, x.size - 1, 2):
                     table[index[k], 0] += 1.0
@@ -258,8 +260,8 @@ def _moments(
 
 @compiled
 def _values(
-    values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, edges: Any, first: Any, per_box: Any,
-    start: Any, table: Any, out: Any,
+    values: Any, begin: Any, end: Any, skip: Any, scale: Any, lattice: Any, least: Any, most: Any, edges: Any,
+    first: Any, per_box: Any, start: Any, table: Any, out: Any,
 ) -> None:  # fmt: skip
     index, place = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.float64)
     following = np.searchsorted(skip[:, 1], begin, side="right")
@@ -267,7 +269,7 @@ def _values(
         stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
         for at in range(begin, stop, BLOCK):
             x, target = values[at : min(at + BLOCK, stop)], out[at : min(at + BLOCK, stop)]
-            _places(x, scale, lattice, edges, first, per_box, start, index, place)
+            _places(x, scale, lattice, least, most, edges, first, per_box, start, index, place)
             if table.shape[1] == 2:
                 for k in range(x.size):
                     target[k] = table[index[k], 0] + place[k] * table[index[k], 1]

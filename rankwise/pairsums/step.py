@@ -41,7 +41,9 @@ class StepCells:
         #: For each positive the edges where its ramp begins, where it ends, and its floor, int64 [2 or 3, P].
         self.edge = rank.view(len(ends), -1)
         origin = float(positives.median().floor())  # places count from near the positives, to lose fewer digits
-        self.pass_cells = Cells(1.0, (origin,), (origin,), 1, edges)
+        # Beyond all ramps the step is constant: places held there lose no digits to one sample far away.
+        bounds = edges[0].item(), edges[-1].item()
+        self.pass_cells = Cells(1.0, (origin,), (origin,), 1, edges, bounds)
         self.index, self.place = self.pass_cells.locate(positives)
         self.ends = torch.stack(ends[:2]) - (origin + 0.5)
         self.begin, self.end = ends[:2]

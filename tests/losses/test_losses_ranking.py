@@ -159,6 +159,13 @@ def test_fast_equals_dense(make, dtype, value, slope, positives, seed):
         torch.testing.assert_close(got.box_weights.double(), expected.box_weights, rtol=1e-5, atol=1e-9)
 
 
+def outliers(logits: Tensor) -> Tensor:
+    """The same, with two of the negatives very far away."""
+    logits = logits.clone()
+    logits[-1, 0], logits[-2, 0] = 1e20, -1e20
+    return logits
+
+
 AWKWARD = {
     "logits over thousands": lambda logits, quality: (2000 * logits, quality),
     "all logits equal": lambda logits, quality: (0 * logits - 4.6, quality),
@@ -166,6 +173,7 @@ AWKWARD = {
     "all qualities equal": lambda logits, quality: (logits, 0 * quality + 0.5),
     "qualities 0 and 1": lambda logits, quality: (logits, quality.round()),
     "far from zero": lambda logits, quality: (logits + 5000, quality),
+    "one far above and one far below": lambda logits, quality: (outliers(logits), quality),
     "near each other": lambda logits, quality: (1e-3 * logits - 4.6, quality),
 }
 
