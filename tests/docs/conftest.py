@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import ROOT, fenced
-from doc_commands import commands
+from doc_commands import check, commands
 from PIL import Image
 
 from rankwise.cli import main
@@ -38,7 +38,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for block in fenced((ROOT / "docs" / "tutorial.md").read_text(), "docs/tutorial.md"):
             for command in commands(block.text) if block.language == "bash" else ():
                 words = shlex.split(command, comments=True)
-                if words[0] == "rankwise" and not any(name in words for name in NOT_RUN):
+                if words[0] != "rankwise" or any(name in words for name in NOT_RUN):
+                    check(command)
+                else:
                     main([*words[1:], *SMALL.get(" ".join(words[1:3]), SMALL.get(words[1], []))])
     finally:
         os.chdir(before)

@@ -39,7 +39,10 @@ def test_python_in_the_docs_runs(block: Block, workshop: Path, monkeypatch: pyte
     run(block, GIVEN[block.file]() if block.file in GIVEN else None)
 
 
-@pytest.mark.parametrize("block", of_all_pages("bash"), ids=str)
+# The tutorial's are run, which is more: see `workshop`.
+@pytest.mark.parametrize(
+    "block", [block for block in of_all_pages("bash") if block.file != "docs/tutorial.md"], ids=str
+)
 def test_commands_in_the_docs_are_understood(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if "my_package" in block.text:

@@ -62,7 +62,8 @@ def test_every_page_is_in_the_navigation_or_linked(site: Path) -> None:
     named = set(entries(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
     linked = "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     linked += (ROOT / "README.md").read_text().replace("](docs/", "](")
-    for page in (ROOT / "docs").rglob("*.md"):
+    pages = [page for folder in ("docs", "docs/api") for page in (ROOT / folder).glob("*.md")]
+    for page in pages:
         name = page.relative_to(ROOT / "docs").as_posix()
         assert name in named or f"]({name}" in linked, f"{name}: nobody finds it"
 
@@ -75,13 +76,19 @@ def test_api_pages_show_every_public_name(room: str, site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["[gone](no_such_page.md)", "[gone](losses.md#no-such-heading)", "::: rankwise.losses.NoLoss"]
+    ("lines", "said"),
+    [
+        ("[gone](no_such_page.md)\n\n[gone](losses.md#no-such-heading)", "2 issues found"),
+        ("::: rankwise.losses.NoLoss", "Could not collect 'rankwise.losses.NoLoss'"),
+    ],
 )
-def test_a_page_that_leads_nowhere_stops_the_build(line: str, site: Path, source: Path) -> None:
+def test_a_page_that_leads_nowhere_stops_the_build(lines: str, said: str, site: Path, source: Path) -> None:
     page = source / "docs" / "recipes.md"
     before = page.read_text()
-    page.write_text(f"{before}\n\n{line}\n")
+    page.write_text(f"{before}\n\n{lines}\n")
     try:
-        assert build(source).returncode != 0
+        result = build(source)
     finally:
         page.write_text(before)
+    assert result.returncode != 0
+    assert said in result.stdout + result.stderr
