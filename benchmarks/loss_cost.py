@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torchvision.ops import sigmoid_focal_loss
@@ -74,18 +75,41 @@ def ratios(names: list[str], samples: int, stage: str, turns: int) -> dict[str, 
     return found | {"focal ms": 1000 * best["focal"]}
 
 
+def short_table(rows: list[dict[str, Any]]) -> str:
+    """What the README shows: the worst of the three stages of training at each size."""
+    columns = [*RANKING, "APELoss, plain torch"]
+    lines = ["| samples | " + " | ".join(columns) + " |", "|---:|" + "---:|" * len(columns)]
+    for samples in SIZES:
+        same = [row for row in rows if row["samples"] == samples]
+        worst = " | ".join(f"{max(row[name] for row in same):.2f}" for name in columns)
+        lines.append(f"| {samples:,} | {worst} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_readme(rows: list[dict[str, Any]]) -> None:
+    """Puts the short table into the README."""
+    path = RESULTS.parents[1] / "README.md"
+    before, begin, rest = path.read_text(encoding="utf-8").partition("<!-- loss_cost.py writes this -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    path.write_text(before + begin + short_table(rows) + end + after, encoding="utf-8")
+
+
 def main() -> None:
     """Measures, prints and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only a million samples, in the middle of training")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--last", action="store_true", help="measure nothing: write the README's table anew")
     words = parser.parse_args()
+    if words.last:
+        write_readme(json.loads((RESULTS / "loss_cost.json").read_text(encoding="utf-8")))
+        return
     sizes, stages = ([1_000_000], ["middle"]) if words.quick else (list(SIZES), list(STAGES))
     rows = []
     for samples in sizes:
         turns = words.turns if samples < 10_000_000 else max(3, words.turns // 2)
         for stage in stages:
-            row: dict[str, object] = {"samples": samples, "positives": SIZES[samples], "stage": stage}
+            row: dict[str, Any] = {"samples": samples, "positives": SIZES[samples], "stage": stage}
             row |= ratios(RANKING + OTHERS, samples, stage, turns)
             passes.use_compiled = False
             plain = ratios(PLAIN, samples, stage, turns)
@@ -112,6 +136,7 @@ def main() -> None:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "loss_cost.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (RESULTS / "loss_cost.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_readme(rows)
     print("\n".join(lines[2:]))
 
 
