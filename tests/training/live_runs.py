@@ -172,6 +172,9 @@ def differences(one, other, where=""):
 
 
 def _run(words, log, env, before, full):
+    # Whoever runs the tests in the background may have them ignore these, which is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
