@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: The numbers of each row by column, one dict a seed.
+#: The numbers of each row by column, one dict a seed in their order; empty where a seed has not been run.
 Measured = Mapping[str, Sequence[Mapping[str, float | None]]]
 
 #: Rows whose AP differ by no more than this count as alike; the paper calls a difference of 0.1 minor and 1.0 an

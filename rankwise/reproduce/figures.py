@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 PAA_FIGURES = ("score_distributions.png", "object_clusters.png")
 
 
-def draw_figures(results: Results, runs: Mapping[str, Sequence[Path]], folder: Path) -> list[Path]:
+def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], folder: Path) -> list[Path]:
     """Draws what belongs to a table into a folder, and returns the files.
 
     Args:
         results: The table's numbers.
-        runs: The finished runs of each row.
+        runs: The runs of each row, None where one is not done.
         folder: Where to.
     """
     made = [_save(numbers(results), folder / f"{results.name}.png")]
     if results.name == "distance":
         made.append(_save(distance_functions(), folder / "distance_functions.png"))
-    firsts = {name: done[0] for name, done in runs.items() if done}
+    firsts = {name: run for name, seeds in runs.items() if (run := next(filter(None, seeds), None))}
     if results.name in ("contributions", "losses") and firsts:
         opened = {name: _evaluation(run) for name, run in firsts.items()}
         made.append(_save(precision_recall_by_row(opened), folder / f"{results.name}_precision_recall.png"))
@@ -56,7 +56,6 @@ def numbers(results: Results) -> Figure:
     table, column = results.table, results.table.columns[0]
     height = 0.9 + 0.34 * len(table.rows)
     figure, (panel,) = new_panels(1, width=7.6, height=max(height, 2.2))
-    beside = None
     papers = [paper_row(results.name, row).get(column) for row in table.rows]
     if any(value is not None for value in papers):
         beside = panel.twiny()  # another dataset, another scale
@@ -67,7 +66,7 @@ def numbers(results: Results) -> Figure:
         beside.xaxis.label.set_color(ACCENT)
         beside.spines["top"].set_visible(True)
     for place, row in enumerate(table.rows):
-        values = [value for run in results.measured[row.name] if (value := run[column]) is not None]
+        values = [value for run in results.measured[row.name] if (value := run.get(column)) is not None]
         panel.plot(values, [place] * len(values), "o", color=EMPHASIS, markersize=4, alpha=0.7)
         if values:
             panel.plot([np.mean(values)] * 2, [place - 0.3, place + 0.3], color=EMPHASIS, linewidth=2)
@@ -78,7 +77,7 @@ def numbers(results: Results) -> Figure:
 
 
 def distance_functions() -> Figure:
-    """The distance functions, and the gradient that each gives a pair (the paper's Fig. 5)."""
+    """The distance functions, and the gradient that each gives a pair."""
     z = torch.linspace(-1.5, 1.5, 601, dtype=torch.float64)
     figure, (errors, gradients) = new_panels(2, width=4.6, height=3.6)
     choices = {
@@ -115,7 +114,7 @@ def precision_recall_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
                     label=f"{name} ({100 * mean.mean():.1f})",
                     color=hex_color(index % 8),
                 )
-        style_panel(panel, "recall", "precision", f"IoU {iou}, seed 0")
+        style_panel(panel, "recall", "precision", f"IoU {iou}, one run a row")
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1.01)
         panel.legend(fontsize=7, framealpha=0.85, edgecolor="none")

@@ -57,6 +57,12 @@ PAA_HEAD = ("--assign=PAA", "--box.weighting=quality", "--model.postprocess.scor
 GENERALIZED = ("--loss=GeneralizedFocalLoss", "--model.head.coding=ltrb")
 
 
+IOU, ATSS = "--assign=IoUThreshold", "--assign=ATSS"
+# These two balance the box loss by themselves.
+ALRP = ("--loss=ALRPLoss", "--box.weight=1")
+RANKSORT = ("--loss=RankSortLoss", "--box.weight=1", "--box.weighting=score")
+
+
 @dataclass(frozen=True)
 class Row:
     """One row of a table.
@@ -94,3 +100,8 @@ def sigmoid(lam: int, *more: str) -> tuple[str, ...]:
 def valid_negatives(margin: float) -> tuple[str, ...]:
     """Flags for the same with the number of valid negatives as balance constant."""
     return sigmoid(8, "--loss.balance=ValidNegatives", f"--loss.balance.margin={margin:g}")
+
+
+def same(name: str, *flags: str, paper: int | None = None) -> Row:
+    """A row with the same flags on COCO and elsewhere."""
+    return Row(name, flags, flags, R512, paper)

@@ -31,15 +31,14 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
     table, console = TABLES[name], Console(highlight=False)
     if train:
         plan.prepare(lambda text: console.print(text, soft_wrap=True))
-    runs: dict[str, list[Path]] = {row.name: [] for row in table.rows}
+    runs: dict[str, list[Path | None]] = {row.name: [] for row in table.rows}
     for seed in range(seeds):
         for row in table.rows:
             run = plan.run_of(row, seed)
             if train:
                 train_once(plan.command(row, seed, run), run, lambda text: console.print(text, soft_wrap=True))
-            if (run / "eval.json").is_file():
-                runs[row.name].append(run)
-    measured = {row: [read_run(run) for run in done] for row, done in runs.items()}
+            runs[row.name].append(run if (run / "eval.json").is_file() else None)
+    measured = {row: [read_run(run) if run else {} for run in all_seeds] for row, all_seeds in runs.items()}
     results = Results(name, measured, command, plan.recipe is None)
     folder = plan.folder / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ class Results:
 
     Attributes:
         name: The table.
-        measured: The numbers of each row by column, one dict a seed.
+        measured: The numbers of each row by column, one dict a seed in order; empty where it has not been run.
         command: What was typed to get them.
         as_paper: Whether the rows ran the paper's own recipes, and not those of small data.
     """
@@ -65,7 +65,7 @@ def cells(results: Results) -> list[list[str]]:
     for row in results.table.rows:
         line, paper = [row.name], paper_row(results.name, row)
         for column in results.table.columns:
-            line.append(summary([run[column] for run in results.measured[row.name]], column))
+            line.append(summary([run.get(column) for run in results.measured[row.name]], column))
             if _in_paper(results, column):
                 line.append(summary([paper.get(column)], column))
         lines.append(line)
@@ -84,7 +84,7 @@ def summary(values: Sequence[float | None], column: str) -> str:
 
 def seeds_of(results: Results) -> str:
     """How many runs the numbers are of, in words."""
-    numbers = sorted({len(runs) for runs in results.measured.values()})
+    numbers = sorted({sum(map(bool, runs)) for runs in results.measured.values()})
     if numbers == [1]:
         return "one seed"
     if len(numbers) == 1:
