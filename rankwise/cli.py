@@ -65,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def train(words: list[str]) -> None:
     """Trains by a recipe."""
     from rankwise.training import recipe as recipes
+    from rankwise.training.folders import is_restart, rank, run_folder
     from rankwise.training.loop import train as run_training
     from rankwise.training.processes import StoppedElsewhere
     from rankwise.training.signals import Interrupted
@@ -93,15 +94,15 @@ def train(words: list[str]) -> None:
         check_recipe(path, words)
     config = _parse(parser, words, recipes.SHORT_FLAGS)
     recipe = recipes.recipe_from(parser, config)
-    restarted = not resumed and _is_restart(config["run"])
+    restarted = not resumed and is_restart(config["run"])
     if resumed or restarted:
         folder: Path | None = Path(resumed or config["run"])
     else:
-        folder = _run_folder(config["run"], Path(name).stem, config["overwrite"])
+        folder = run_folder(config["run"], Path(name).stem, config["overwrite"])
     try:
         run_training(recipe, folder, resume=bool(resumed or restarted))
     except Interrupted as stop:
-        if not _rank():
+        if not rank():
             print(f"stopped and saved; go on with: rankwise train --resume {folder}", file=sys.stderr)
         sys.exit(128 + stop.number)
     except StoppedElsewhere:
@@ -357,47 +358,10 @@ def _without(words: list[str], flag: str) -> list[str]:
     return [word for word in words if not word.startswith(f"{flag}=")]
 
 
-def _rank() -> int:
-    """Which of the processes of a launcher this is; 0 if there is none."""
-    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
-
-
 def _processes_have_met() -> bool:
     import torch
 
     return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _is_restart(run: str | None) -> bool:
-    """Whether torchrun has started all processes again because one of them died, and there is a run to go on with."""
-    if run is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
-        raise UserError("torchrun --max-restarts needs --run FOLDER, so that a restart finds the run again")
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return restarts > 0 and run is not None and (Path(run) / "recipe.yaml").is_file()
-
-
-def _run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
-    """The folder of a new run; an earlier run is only deleted when asked for, anything else never."""
-    import shutil
-
-    if _rank():
-        return None  # rank 0 chooses, and tells
-    if given is None:
-        number = 1
-        while Path(f"runs/{name}-{number}").exists():
-            number += 1
-        return Path(f"runs/{name}-{number}")
-    folder = Path(given)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        if not overwrite:
-            raise UserError(
-                f"{folder} exists: go on with it by --resume {folder}, choose another --run, or delete it by "
-                "--overwrite"
-            )
-        if not (folder / "recipe.yaml").is_file():
-            raise UserError(f"{folder}: --overwrite deletes runs only, and this is none: it has no recipe.yaml")
-        shutil.rmtree(folder)
-    return folder
 
 
 def _user_errors() -> list[type[BaseException]]:

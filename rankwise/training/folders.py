@@ -1,0 +1,44 @@
+"""Folders of runs: which one a new run gets, and whether one is to be gone on with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from rankwise.training.processes import SettingsError
+
+
+def rank() -> int:
+    """Which of the processes of a launcher this is; 0 if there is none."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
+def is_restart(run: str | None) -> bool:
+    """Whether torchrun has started all processes again because one of them died, and there is a run to go on with."""
+    if run is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+        raise SettingsError("torchrun --max-restarts needs --run FOLDER, so that a restart finds the run again")
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return restarts > 0 and run is not None and (Path(run) / "recipe.yaml").is_file()
+
+
+def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
+    """The folder of a new run; an earlier run is only deleted when asked for, anything else never."""
+    if rank():
+        return None  # rank 0 chooses, and tells
+    if given is None:
+        number = 1
+        while Path(f"runs/{name}-{number}").exists():
+            number += 1
+        return Path(f"runs/{name}-{number}")
+    folder = Path(given)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not overwrite:
+            raise SettingsError(
+                f"{folder} exists: go on with it by --resume {folder}, choose another --run, or delete it by "
+                "--overwrite"
+            )
+        if not (folder / "recipe.yaml").is_file():
+            raise SettingsError(f"{folder}: --overwrite deletes runs only, and this is none: it has no recipe.yaml")
+        shutil.rmtree(folder)
+    return folder
