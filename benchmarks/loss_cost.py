@@ -107,7 +107,7 @@ def main() -> None:
     sizes, stages = ([1_000_000], ["middle"]) if words.quick else (list(SIZES), list(STAGES))
     rows = []
     for samples in sizes:
-        turns = words.turns if samples < 10_000_000 else max(3, words.turns // 2)
+        turns = max(3, words.turns * 4_000_000 // max(samples, 1_000_000))  # the shorter a turn, the more a pause harms
         for stage in stages:
             row: dict[str, Any] = {"samples": samples, "positives": SIZES[samples], "stage": stage}
             row |= ratios(RANKING + OTHERS, samples, stage, turns)

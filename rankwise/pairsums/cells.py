@@ -16,6 +16,26 @@ FAR = 1e30
 BOXES_AN_EDGE, MOST_BOXES = 64, 1 << 17
 
 
+class Room:
+    """Memory for a block of samples, used again for the next: on a CPU fresh memory takes longer than computing in it.
+
+    Args:
+        longest: Most samples in a block.
+        device: Where the memory is.
+    """
+
+    def __init__(self, longest: int, device: torch.device) -> None:
+        self.longest = longest
+        self.device = device
+        self.kept: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, number: int, dtype: torch.dtype) -> Tensor:
+        """A tensor for so many samples; what it held under this name before is lost."""
+        if (name, dtype) not in self.kept:
+            self.kept[name, dtype] = torch.empty(self.longest, dtype=dtype, device=self.device)
+        return self.kept[name, dtype][:number]
+
+
 @dataclass(frozen=True)
 class Boxes:
     """Equal boxes over the range of some edges.
@@ -45,20 +65,24 @@ class Boxes:
         per_unit = per_unit if 0 < per_unit < torch.finfo(edges.dtype).max else 1.0
         first = lowest - 1.5 / per_unit
         inside = torch.bincount(
-            cls(first, per_unit, edges.new_empty(number + 1), edges).of(edges), minlength=number + 1
+            cls(first, per_unit, edges.new_empty(number + 1), edges).of(edges, Room(edges.numel(), edges.device)),
+            minlength=number + 1,
         )
         return cls(first, per_unit, inside.cumsum(0) - inside, torch.nn.functional.pad(edges, (0, 1), value=torch.inf))
 
-    def of(self, x: Tensor) -> Tensor:
+    def of(self, x: Tensor, room: Room) -> Tensor:
         """The box of each number, int32."""
-        return (x - self.first).mul_(self.per_unit).clamp_(0, len(self.start) - 2).int()
+        boxes = torch.sub(x, self.first, out=room.take("box", x.numel(), x.dtype))
+        boxes.mul_(self.per_unit).clamp_(0, len(self.start) - 2)
+        return room.take("box", x.numel(), torch.int32).copy_(boxes)
 
-    def edges_below(self, x: Tensor) -> Tensor:
-        """How many edges are below each number, int64."""
-        below = self.alone.index_select(0, self.of(x)).long()
-        among = (below < 0).nonzero().squeeze(1)
+    def edges_below(self, x: Tensor, room: Room) -> Tensor:
+        """How many edges are below each number, int32."""
+        below = room.take("below", x.numel(), torch.int32)
+        torch.index_select(self.alone, 0, self.of(x, room), out=below)
+        among = torch.lt(below, 0, out=room.take("among", x.numel(), torch.bool)).nonzero().squeeze(1)
         if len(among):
-            below[among] = torch.bucketize(x[among], self.edges[:-1])
+            below[among] = torch.bucketize(x[among], self.edges[:-1], out_int32=True)
         return below
 
     @cached_property
@@ -111,30 +135,58 @@ class Cells:
             x: The numbers.
             working: The type to compute places in; the numbers' own if not given.
         """
-        v = x.to(working or x.dtype) * self.scale
-        v = v.clamp_(*self.bounds)
-        if len(self.low) == 1 and self.low == self.high:
-            index, place = None, v.sub_(self.low[0]).sub_(0.5)
-        elif len(self.low) == 1:
-            cell = v.clamp(self.low[0], self.high[0]).floor_()
-            index, place = (cell - self.low[0]).int().long(), v.sub_(cell).sub_(0.5)
-        else:
-            low, high = x.new_tensor([self.low, self.high], dtype=torch.float64)
-            which = (torch.bucketize(v.double(), low, right=True) - 1).clamp_(min=0)
-            cell = v.double().clamp(low[which], high[which]).floor_()
-            index = (cell - low[which]).long() + torch.tensor(self.base, device=x.device)[which]
-            place = v.sub_(cell).sub_(0.5)
-        if self.edges is not None and self.edges.numel():
-            below = self._edges_below(x)
-            index = below if index is None else index.add_(below)
-        return torch.zeros_like(x, dtype=torch.int64) if index is None else index, place
+        index, place = self.find(x, working or x.dtype, Room(x.numel(), x.device))
+        return index.long(), place
 
-    def _edges_below(self, x: Tensor) -> Tensor:
-        """How many edges are below each number, int64."""
+    def find(
+        self, x: Tensor, working: torch.dtype, room: Room, extent: tuple[float, float] = (-torch.inf, torch.inf)
+    ) -> tuple[Tensor, Tensor]:
+        """The same as `locate`, the index as int32, in memory that is used again.
+
+        Args:
+            x: The numbers.
+            working: The type to compute places in.
+            room: Where index and place are until the next call with it.
+            extent: What all numbers are within, if known: what lies in the lattice anyway is not held there.
+        """
+        number, (least, most) = x.numel(), (end * self.scale for end in extent)
+        v = room.take("place", number, working)
+        if x.dtype == working:
+            torch.mul(x, self.scale, out=v)
+        else:
+            v.copy_(x)
+            if self.scale != 1:
+                v.mul_(self.scale)
+        if least < self.bounds[0] or most > self.bounds[1]:
+            v.clamp_(*self.bounds)
+        index: Tensor | None = None
+        if len(self.low) == 1 and self.low == self.high:
+            v.sub_(self.low[0] + 0.5)
+        else:
+            index = room.take("index", number, torch.int32)
+            if len(self.low) == 1:
+                cell = room.take("cell", number, working)
+                inside = self.low[0] <= least and most < self.high[0] + 1
+                torch.floor(v if inside else torch.clamp(v, self.low[0], self.high[0], out=cell), out=cell)
+                v.sub_(cell).sub_(0.5)
+                index.copy_(cell.sub_(self.low[0]))
+            else:
+                low, high = x.new_tensor([self.low, self.high], dtype=torch.float64)
+                which = (torch.bucketize(v.double(), low, right=True) - 1).clamp_(min=0)
+                cell = v.double().clamp(low[which], high[which]).floor_()
+                index.copy_(cell - low[which]).add_(torch.tensor(self.base, dtype=torch.int32, device=x.device)[which])
+                v.sub_(cell).sub_(0.5)
+        if self.edges is not None and self.edges.numel():
+            below = self._edges_below(x, room)
+            index = below if index is None else index.add_(below)
+        return room.take("index", number, torch.int32).zero_() if index is None else index, v
+
+    def _edges_below(self, x: Tensor, room: Room) -> Tensor:
+        """How many edges are below each number, int32."""
         assert self.edges is not None
         if x.device.type != "cpu" or x.numel() < self.edges.numel():
-            return torch.bucketize(x.double(), self.edges)
-        return (self.short_boxes if x.dtype == torch.float32 else self.boxes).edges_below(x)
+            return torch.bucketize(x.double(), self.edges, out_int32=True)
+        return (self.short_boxes if x.dtype == torch.float32 else self.boxes).edges_below(x, room)
 
     @cached_property
     def boxes(self) -> Boxes:

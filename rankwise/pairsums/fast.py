@@ -32,7 +32,7 @@ PAIRS_CPU, PAIRS_GPU = 1 << 15, 1 << 20
 
 #: The tables for all blocks of quality hold no more numbers than the first, or than the second if there were fewer than
 #: so many blocks: with few blocks there are many pairs to take one by one.
-TABLES, LARGE_TABLES, FEW_BLOCKS = 1 << 18, 1 << 22, 32
+TABLES, LARGE_TABLES, FEW_BLOCKS = 1 << 18, 1 << 21, 32
 
 
 def pair_sums(
@@ -105,12 +105,12 @@ class FastPairSums(PairSums):
             return self.cells.read(self.cells.spread(values))
         order = _ByQuality(quality, self._most_blocks)
         lower = order.lower // order.step  # whole blocks of lower quality
-        table = self.cells.spread(values, order.block + 1, order.blocks + 1).cumsum(0)
-        parts = []
+        table = self.cells.spread(values, order.block + 1, order.blocks + 1).cumsum_(0)
+        neighbours = values.new_empty(3, len(values))
         for u, v, there in order.remaining(lower * order.step, order.lower):
-            pairs = self._of_pairs(self.positives[v], u[:, None]) * there
-            parts.append((pairs * values[v]).sum(2))
-        return self.cells.read(table, lower) + torch.cat(parts, 1).unbind()
+            pairs = self._of_pairs(self.positives[v], u[:, None])
+            neighbours[:, u] = pairs.mul_(values[v].mul_(there)).sum(2)
+        return self.cells.read(table, lower) + neighbours.unbind()
 
     def read_back_positives(self, weights: Tensor, quality: Tensor | None = None) -> Tensor:
         weights = weights.double()
@@ -123,14 +123,14 @@ class FastPairSums(PairSums):
             return self.cells.at_positives(self.cells.polynomials(self.cells.lay(weights), self.cells.index))
         order = _ByQuality(quality, self._most_blocks)
         higher = -(-order.upper // order.step)  # the first whole block of higher quality
-        table = self.cells.lay(weights, order.blocks - order.block, order.blocks + 1).cumsum(0)
-        parts = []
+        table = self.cells.lay(weights, order.blocks - order.block, order.blocks + 1).cumsum_(0)
+        neighbours = torch.empty_like(weights)
         for v, u, there in order.remaining(order.upper, higher * order.step):
             rank = self.distance.rank(self.positives[v, None] - self.positives[u])
             there = there if self.floor is None else there & (self.positives[v, None] > self.floor[u])
-            parts.append((rank * (weights[u] * there)).sum(1))
+            neighbours[v] = rank.mul_(weights[u].mul_(there)).sum(1)
         coefficients = self.cells.polynomials(table, self.cells.index, order.blocks - higher)
-        return self.cells.at_positives(coefficients) + torch.cat(parts)
+        return self.cells.at_positives(coefficients) + neighbours
 
     @cached_property
     def _pairs(self) -> Tensor:

@@ -22,7 +22,8 @@ from rankwise.pairsums.sigmoid import SigmoidCells, cells_per_unit, from_above, 
 class FloorCells(SigmoidCells):
     """`SigmoidCells` in which a positive numbers only the samples above its floor.
 
-    Here a table has one entry for each part that the floors cut the cells into.
+    Here a table has one entry for each part that the floors cut the cells into, and reading it uses it up: with many
+    positives there is no room for another.
 
     Args:
         positives: Logits, float64 [P], at least one.
@@ -67,15 +68,12 @@ class FloorCells(SigmoidCells):
         return table[None]
 
     def read(self, table: Tensor, block: Tensor | None = None) -> Sums:
-        size, part = self.lattice.size, table.shape[1]
+        size = self.lattice.size
         whole = table.new_zeros(len(table), size, self.n).index_add_(1, self.cell_of, table)
         row = self.cell if block is None else self.cell + block * size
-        up_to = table.cumsum(1)  # within a cell only differences of it make sense
-        shift = 0 if block is None else block * part
-        cut = (
-            up_to.view(-1, self.n)[self.last[self.cell - self.drop] + shift]
-            - up_to.view(-1, self.n)[self.under + shift]
-        )
+        up_to = table.cumsum_(1)  # within a cell only differences of it make sense
+        of = torch.zeros_like(self.cell) if block is None else block
+        cut = up_to[of, self.last[self.cell - self.drop]] - up_to[of, self.under]
         near = table.new_empty(len(row), self.reading.shape[1])
         for drop in self.drops:
             these, skipped = self.drop == drop, (self.reach - drop) * self.n
@@ -84,8 +82,7 @@ class FloorCells(SigmoidCells):
         passed, total = from_above(torch.stack([whole[:, :, 0], whole[:, :, 0] * self.position + whole[:, :, 1]])).view(
             2, -1
         )[:, row + self.reach + 1]
-        number = up_to[:, -1, 0] if block is None else up_to[block, -1, 0]
-        number = number - up_to[:, :, 0].reshape(-1)[self.under + shift]
+        number = up_to[of, -1, 0] - up_to[of, self.under, 0]
         return self._sums(near, torch.zeros_like(number), passed, total, number)
 
     def lay(self, weights: Tensor, block: Tensor | None = None, blocks: int = 1) -> Tensor:
@@ -106,9 +103,9 @@ class FloorCells(SigmoidCells):
         size, groups = self.lattice.size, len(self.drops)
         cell = self.cell_of[index]
         *whole, floors = table.split([size] * groups + [self.size], 1)
-        up_to = floors.cumsum(1).reshape(-1, self.n)
-        shift = 0 if block is None else block * self.size
-        result = up_to[index + shift] - up_to[self.first[cell] + shift]
+        up_to = floors.cumsum_(1)
+        of = torch.zeros_like(index) if block is None else block
+        result = up_to[of, index] - up_to[of, self.first[cell]]
         wide = size + 2 * self.reach + 1
         row = cell if block is None else cell + block * wide
         for drop, part in zip(self.drops, whole, strict=True):

@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from rankwise.pairsums.cells import Cells
+from rankwise.pairsums.cells import Cells, Room
 from rankwise.pairsums.samples import Negatives
 
 #: So many samples are worked on at once in plain torch: on a CPU the temporaries then stay in its cache.
@@ -34,17 +34,19 @@ def moments(negatives: Negatives, cells: Cells) -> Tensor:
     step, copies = (BLOCK_CPU, COPIES) if values.device.type == "cpu" else (BLOCK_GPU, 1)
     size, number = cells.size + 1, cells.degree + 1  # one cell more, for what is skipped
     table = torch.zeros(number, copies * size, dtype=torch.float64, device=values.device)
-    longest = min(step, values.numel())
-    copy = torch.arange(0, copies * size, size, device=values.device).repeat(-(-longest // copies))
-    room = torch.empty(number, longest, dtype=torch.float64, device=values.device)
-    room[0] = 1
+    room = Room(min(step, values.numel()), values.device)
+    copy = torch.arange(0, copies * size, size, dtype=torch.int32, device=values.device)
+    copy = copy.repeat(-(-room.longest // copies))
+    all_powers = torch.empty(number, room.longest, dtype=torch.float64, device=values.device)
+    all_powers[0] = 1
     for x, _, skipped in _blocks(negatives, step):
-        index, f = cells.locate(x, working)
+        cell, f = cells.find(x, working, room, negatives.extent)
+        index = room.take("index", x.numel(), torch.int64).copy_(cell.add_(copy[: x.numel()]))
         index[skipped] = cells.size
-        index += copy[: x.numel()]
-        powers = room[:, : x.numel()]
-        for power in range(cells.degree):
-            torch.mul(powers[power], f, out=powers[power + 1])
+        powers = all_powers[:, : x.numel()]
+        powers[1].copy_(f)
+        for power in range(2, number):
+            torch.mul(powers[power - 1], powers[1], out=powers[power])
         table.scatter_add_(1, index.expand(number, -1), powers)
     return table.view(number, copies, size).sum(1)[:, :-1].T
 
@@ -62,15 +64,21 @@ def evaluate(negatives: Negatives, cells: Cells, coefficients: Tensor, out: Tens
     if compiled := compiled_for(negatives.values):
         compiled.evaluate(negatives, cells, coefficients, out)
         return
-    working = _working(negatives, cells)
-    columns = coefficients.T.to(working).contiguous()
-    for x, where, skipped in _blocks(negatives, BLOCK_CPU if out.device.type == "cpu" else BLOCK_GPU):
-        index, f = cells.locate(x, working)
-        value = columns[-1].index_select(0, index)
-        for column in columns[:-1].flip(0):
-            value = torch.addcmul(column.index_select(0, index), value, f)
+    working, values = _working(negatives, cells), negatives.values
+    step = BLOCK_CPU if values.device.type == "cpu" else BLOCK_GPU
+    room = Room(min(step, values.numel()), values.device)
+    straight = negatives.index is None and out.dtype == working
+    highest, *lower = coefficients.T.flip(0).to(working).contiguous()
+    for x, where, skipped in _blocks(negatives, step):
+        index, f = cells.find(x, working, room, negatives.extent)
+        column = room.take("column", x.numel(), working)
+        value = negatives.target(out, where) if straight else room.take("value", x.numel(), working)
+        torch.index_select(highest, 0, index, out=value)
+        for coefficient in lower:
+            torch.addcmul(torch.index_select(coefficient, 0, index, out=column), value, f, out=value)
         value[skipped] = 0
-        negatives.write(value, out, where)
+        if not straight:
+            negatives.write(value, out, where)
 
 
 def _working(negatives: Negatives, cells: Cells) -> torch.dtype:

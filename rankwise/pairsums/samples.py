@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -66,9 +68,17 @@ class Negatives:
         index = which + self.start if self.index is None else self.index[which]
         return replace(self, values=self.values[which], start=0, index=index)
 
+    @cached_property
+    def extent(self) -> tuple[float, float]:
+        """The lowest and the highest of the values, skipped ones included; NaN if one of them is."""
+        if self.values.numel() == 0:
+            return 0.0, 0.0
+        lowest, highest = torch.stack(self.values.aminmax()).tolist()
+        return lowest, highest
+
     def check_finite(self) -> None:
         """Raise a `NotFiniteError` that says where, if one of the values is NaN or infinite, skipped ones included."""
-        if self.values.numel() and not bool(torch.stack(self.values.aminmax()).isfinite().all()):
+        if not all(map(math.isfinite, self.extent)):
             bad = (~self.values.isfinite()).nonzero().squeeze(1)
             first = int(bad[0]) + self.start if self.index is None else int(self.index[bad[0]])
             raise NotFiniteError(
@@ -81,6 +91,10 @@ class Negatives:
         """Put the gradients of ``values``, or of those at ``where``, into the flat gradient of the batch."""
         where = where or slice(0, self.values.numel())
         if self.index is None:
-            out[self.start + where.start : self.start + where.stop] = gradient
+            self.target(out, where).copy_(gradient)
         else:
             out[self.index[where]] = gradient.to(out.dtype)
+
+    def target(self, out: Tensor, where: slice) -> Tensor:
+        """The part of the flat gradient of the batch that is that of the values at ``where``, if they are a stretch."""
+        return out[self.start + where.start : self.start + where.stop]
