@@ -220,13 +220,16 @@ TABLES: dict[str, Table] = {
                 A800,
                 index,
             )
-            for index, (paper, small) in enumerate(((10_000, 40), (50_000, 200), (100_000, 400), (200_000, 800)))
+            for index, (paper, small) in enumerate(
+                ((10_000, 1_500), (50_000, 7_500), (100_000, 15_000), (200_000, 30_000))
+            )
         ),
         claims=(
             Above("50,000 above 10,000", "50,000", "10,000"),
             Above("100,000 above 50,000", "100,000", "50,000"),
         ),
-        note="On small data Q is 40, 200, 400 and 800: about the same share of all negatives of a batch.",
+        note="On small data Q is 1,500, 7,500, 15,000 and 30,000: a batch has 150 positives there, and on COCO some "
+        "thousand.",
     ),
     "assigners": Table(
         title="who is positive, with APE: the assigner alone",
