@@ -46,7 +46,9 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
     path = folder / f"{name}.md"
     path.write_text(markdown(results, [Path(figure.name) for figure in figures]), encoding="utf-8")
     (folder / f"{name}.json").write_text(json.dumps(results.to_dict(), indent=1) + "\n", encoding="utf-8")
-    console.print(on_screen(results))
+    console.print(on_screen(results, console))
+    if table.note and not results.as_paper:
+        console.print(table.note)
     if table.claims:
         console.print(verdicts_on_screen(results))
     console.print(f"written to {path}", soft_wrap=True)

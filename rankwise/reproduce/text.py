@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table as RichTable
 
 from rankwise.reproduce.claims import Verdict
@@ -109,12 +110,27 @@ def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> 
     return "\n".join(lines) + "\n"
 
 
-def on_screen(results: Results) -> RichTable:
-    """The table for the terminal."""
+def on_screen(results: Results, console: Console) -> RichTable:
+    """The table for the terminal; where that is too narrow, the paper's numbers stand below ours in parentheses."""
+    names, rows = headline(results), cells(results)
+    wide = _shown(results, names, rows)
+    if console.measure(wide, options=console.options.update(width=1000)).maximum <= console.width:
+        return wide
+    ours = [index for index, name in enumerate(names) if not name.endswith(" paper")]
+    narrow = []
+    for row in rows:
+        below = [f"\n({row[index + 1]})" if index + 1 < len(row) and index + 1 not in ours else "" for index in ours]
+        narrow.append([row[index].replace(" ± ", "\n± ") + paper for index, paper in zip(ours, below, strict=True)])
+    shown = _shown(results, [names[index] for index in ours], narrow)
+    shown.caption = "in parentheses: the paper's"
+    return shown
+
+
+def _shown(results: Results, names: list[str], rows: list[list[str]]) -> RichTable:
     shown = RichTable(title=results.table.title)
-    for index, name in enumerate(headline(results)):
-        shown.add_column(name, justify="right" if index else "left")
-    for row in cells(results):
+    for index, name in enumerate(names):
+        shown.add_column(name, justify="right" if index else "left", no_wrap=index > 0)
+    for row in rows:
         shown.add_row(*row)
     return shown
 

@@ -1,11 +1,13 @@
 """Every row of the paper is a row of ours, and what is claimed is judged by the numbers."""
 
+import io
 import json
 
 import pytest
 import safetensors.torch
 from data_folders import write_coco_folder
 from jsonargparse import ArgumentParser
+from rich.console import Console
 
 from rankwise.cli import main
 from rankwise.models import Detector, DetectorSettings
@@ -13,7 +15,7 @@ from rankwise.models.backbone import Backbone
 from rankwise.reproduce import TABLES, Plan
 from rankwise.reproduce.claims import Above, Alike, Best
 from rankwise.reproduce.tables import paper_row, paper_tables
-from rankwise.reproduce.text import Results, markdown
+from rankwise.reproduce.text import Results, markdown, on_screen
 from rankwise.training.recipe import add_recipe_arguments, expand, recipe_from
 
 TINY = """
@@ -93,6 +95,20 @@ def test_a_table_shows_mean_spread_and_the_papers_number():
     assert "| PE | 0.450 ± 0.071 | 0.374 |" in text
     assert "| APE | – | 0.494 |" in text
     assert "| APE raises Pearson's | not measured | – |" in text
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_number_is_cut_on_the_screen(width):
+    columns = TABLES["sampling"].columns
+    measured = {row.name: [dict.fromkeys(columns, 10.0 + seed) for seed in range(3)] for row in TABLES["sampling"].rows}
+    console = Console(width=width, file=io.StringIO())
+    console.print(on_screen(Results("sampling", measured, "typed"), console))
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert text.count("± 1.0") == 12
+    assert "IoU threshold" in text
+    assert "39.2" in text
+    assert ("(39.2)" in text) == (width == 80)
 
 
 def test_a_budget_scales_epochs_and_milestones_and_rows_alike_share_a_run(tmp_path):
