@@ -190,7 +190,7 @@ TABLES: dict[str, Table] = {
         "the same runs.",
     ),
     "delta": Table(
-        title="δ of the step (appendix)",
+        title="the step's δ (appendix)",
         rows=tuple(
             same(f"{value:g}", "--loss=APLoss", *(f"--loss.delta={value:g}",) * (value != 0.5), IOU, paper=index)
             for index, value in enumerate((1, 0.5, 0.25, 0.125))
@@ -198,7 +198,7 @@ TABLES: dict[str, Table] = {
         claims=(Best("0.5 is best", "0.5"), Above("0.125 is too steep", "0.5", "0.125")),
     ),
     "lambda": Table(
-        title="λ of the sigmoid (appendix)",
+        title="the sigmoid's λ (appendix)",
         rows=tuple(same(f"{value}", *sigmoid(value), IOU, paper=index) for index, value in enumerate((2, 4, 8, 16))),
         claims=(Best("8 is best", "8"),),
     ),
