@@ -53,10 +53,15 @@ def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], fo
 
 def numbers(results: Results) -> Figure:
     """The first column of a table: a dot for each run, a line at their mean, a ring for the paper's number."""
-    table, column = results.table, results.table.columns[0]
-    height = 0.9 + 0.34 * len(table.rows)
+    column = results.table.columns[0]
+    found = {
+        row: [value for run in results.measured[row.name] if (value := run.get(column)) is not None]
+        for row in results.table.rows
+    }
+    rows = [row for row, values in found.items() if values]  # else the paper's scale would not lie beside ours
+    height = 0.9 + 0.34 * len(rows)
     figure, (panel,) = new_panels(1, width=7.6, height=max(height, 2.2))
-    papers = [paper_row(results.name, row).get(column) for row in table.rows]
+    papers = [paper_row(results.name, row).get(column) for row in rows]
     if any(value is not None for value in papers):
         beside = panel.twiny()  # another dataset, another scale
         known = [(value, place) for place, value in enumerate(papers) if value is not None]
@@ -65,12 +70,10 @@ def numbers(results: Results) -> Figure:
         beside.grid(False)
         beside.xaxis.label.set_color(ACCENT)
         beside.spines["top"].set_visible(True)
-    for place, row in enumerate(table.rows):
-        values = [value for run in results.measured[row.name] if (value := run.get(column)) is not None]
-        panel.plot(values, [place] * len(values), "o", color=EMPHASIS, markersize=4, alpha=0.7)
-        if values:
-            panel.plot([np.mean(values)] * 2, [place - 0.3, place + 0.3], color=EMPHASIS, linewidth=2)
-    panel.set_yticks(range(len(table.rows)), [row.name for row in table.rows])
+    for place, row in enumerate(rows):
+        panel.plot(found[row], [place] * len(found[row]), "o", color=EMPHASIS, markersize=4, alpha=0.7)
+        panel.plot([np.mean(found[row])] * 2, [place - 0.3, place + 0.3], color=EMPHASIS, linewidth=2)
+    panel.set_yticks(range(len(rows)), [row.name for row in rows])
     panel.invert_yaxis()
     style_panel(panel, f"{column} here: each run, and the mean", "", "")
     return figure
