@@ -16,6 +16,7 @@ from rankwise.assign.base import Assigner
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss
 from rankwise.models.settings import DetectorSettings
+from rankwise.training.processes import SettingsError
 from rankwise.training.settings import BoxSettings, DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
 
 #: Flags that are often given, and what they stand for.
@@ -77,10 +78,13 @@ SECTIONS = ("data", "model", "loss", "assign", "box", "optimizer", "schedule", "
 
 
 def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
-    """The recipe in a parsed configuration, its loss and assigner built."""
+    """The recipe in a parsed configuration, its loss and assigner built; raises SettingsError where they cannot be."""
     whole = Namespace({name: config[name] for name in SECTIONS})
     text = yaml.safe_dump(_plain(whole.as_dict()), sort_keys=False)
-    built = parser.instantiate(config)
+    try:
+        built = parser.instantiate(config)
+    except ValueError as error:  # a loss or an assigner refuses a value that has the right type
+        raise SettingsError(f"the recipe asks for what cannot be: {error}") from error
     return Recipe(**{name: built[name] for name in SECTIONS}, text=text)
 
 

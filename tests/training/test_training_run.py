@@ -111,6 +111,8 @@ def test_eight_images_are_learnt_by_heart(tmp_path):
         (["train", "--epochs=many"], "int"),
         (["train", "--model.backbone.name=resnet51", "--run", "RUN"], "timm has no backbone 'resnet51'"),
         (["train", "--batch_size=0", "--run", "RUN"], "batch of 0 images"),
+        (["train", "--loss.max_negatives=0", "--run", "RUN"], "max_negatives must be at least 1"),
+        (["train", "--assign.k=0", "--run", "RUN"], "k must be at least 1"),
         (["train", "--train.precision=16", "--train.accelerator=cpu", "--run", "RUN"], "bf16"),
         (["train", "--resume", "RUN"], "no recipe.yaml"),
         (["eval", "RUN"], "no recipe.yaml"),
