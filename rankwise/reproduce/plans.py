@@ -97,6 +97,10 @@ class Plan:
         whole = _parsed(recipe, *flags)
         if self.recipe is not None and row.rate != 1:
             flags.append(f"--optimizer.lr={whole.optimizer.lr * row.rate:g}")
+        if self.recipe is not None and row.size != 1:
+            sides = whole.model.input
+            flags += [f"--model.input.short_side={round(sides.short_side * row.size)}"]
+            flags += [f"--model.input.max_side={round(sides.max_side * row.size)}"]
         budget = max(1, math.ceil(whole.train.epochs * self.budget * length))
         if budget != whole.train.epochs:
             flags += [f"--train.epochs={budget}"]

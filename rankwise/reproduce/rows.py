@@ -75,6 +75,7 @@ class Row:
         paper: Which of the paper's rows it is.
         rate: On small data, factor on the recipe's learning rate.
         length: On small data, factor on the recipe's epochs.
+        size: On small data, factor on the recipe's input size.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Row:
     paper: int | None = None
     rate: float = 1.0
     length: float = 1.0
+    size: float = 1.0
 
 
 def sigmoid(lam: int, *more: str) -> tuple[str, ...]:

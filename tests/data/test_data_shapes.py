@@ -69,7 +69,8 @@ def test_what_a_forked_process_draws_is_in_the_cache_of_all():
     context = torch.multiprocessing.get_context("fork")
     process = context.Process(target=dataset.load, args=(2,))
     process.start()
-    process.join()
+    process.join(60)
+    assert process.exitcode == 0
     assert dataset._cache is not None
     assert dataset._cache.drawn.tolist() == [0, 0, 1, 0]
 

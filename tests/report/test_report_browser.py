@@ -16,9 +16,11 @@ from rankwise.report import write_report
 from rankwise.report.page import page_data, render
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# The first has no window and paints whenever asked; the others may take theirs for hidden, and stop.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on the path: apt-get install chromium"
+    CHROMIUM is None, reason=f"none of {', '.join(NAMES)} on the path: apt-get install {NAMES[0]}"
 )
 
 FLAGS = [
@@ -31,6 +33,11 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+#: Until the page has been painted twice. A browser that has nothing to show may stop painting: not for ever then.
+TWO_FRAMES = """() => new Promise(done => {
+    setTimeout(done, 2000);
+    requestAnimationFrame(() => requestAnimationFrame(done));
+})"""
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -72,7 +79,7 @@ class Visit:
     def show(self, locator: Any) -> dict[str, float]:
         """Scroll to something, and wait until the page has noticed: scrolling hides the tooltip. Returns its place."""
         locator.scroll_into_view_if_needed()
-        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.evaluate(TWO_FRAMES)
         return locator.bounding_box()
 
     def tip(self) -> str:

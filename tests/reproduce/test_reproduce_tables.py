@@ -125,6 +125,8 @@ def test_a_budget_scales_epochs_and_milestones_and_rows_alike_share_a_run(tmp_pa
     slow = shapes.command(TABLES["schedule"].rows[0], 0, tmp_path)
     assert "--train.epochs=2" in slow
     assert "--optimizer.lr=0.000375" in slow
+    large = shapes.command(detectors[1], 0, tmp_path)
+    assert {"--model.input.short_side=192", "--model.input.max_side=192"} <= set(large)
 
 
 def test_a_trained_detector_gives_its_backbone(tmp_path):
