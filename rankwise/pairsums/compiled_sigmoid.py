@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rankwise.pairsums.distances import Sigmoid
+from rankwise.pairsums.expansion import Expansion, reading, writing
 from rankwise.pairsums.jit import compiled, compiled_sum
 from rankwise.pairsums.samples import Sums
 from rankwise.pairsums.sigmoid import SigmoidCells
@@ -31,9 +32,7 @@ class CompiledSigmoidCells(SigmoidCells):
     def __init__(self, positives: Tensor, distance: Sigmoid, dtype: torch.dtype) -> None:
         super().__init__(positives, distance, dtype)
         self.units = (positives * distance.lam).numpy()
-        # As polynomials of the positive's place, [kernels, n, offsets · n], and of the sample's place, [n, offsets · n]
-        self.kernels = self.reading.T.reshape(-1, self.n, len(self.reading)).contiguous().numpy()
-        self.back_kernels = self.writing.T.contiguous().numpy()
+        self.kernels, self.back_kernels = _kernels(self.expansion, self.with_error)
 
     def read(self, table: Tensor, block: Tensor | None = None) -> Sums:
         if block is not None:
@@ -84,14 +83,26 @@ class CompiledSigmoidCells(SigmoidCells):
     @cached_property
     def _lattice(self) -> tuple[Any, ...]:
         """What describes the lattice: positions, how e^-distance falls from cell to cell, open cells, e^±f, numbers."""
-        position = self.position.numpy()
-        falls = np.exp(-self.width * np.diff(position, prepend=position[:1]))
         rising, falling = self.expansion.rising.numpy(), self.expansion.falling.numpy()
-        return position, falls, self.is_open.numpy(), rising, falling, self.width, self.reach
+        if len(self.lattice.low) == 1:  # nearly always: with no more work than that needs
+            position, falls = np.arange(self.size, dtype=np.float64), np.full(self.size, math.exp(-self.width))
+            is_open = np.zeros(self.size, np.bool_)
+            is_open[0] = is_open[-1] = True
+        else:
+            position, is_open = self.position.numpy(), self.is_open.numpy()
+            falls = np.exp(-self.width * np.diff(position, prepend=position[:1]))
+        return position, falls, is_open, rising, falling, self.width, self.reach
 
     @cached_property
     def _positives(self) -> tuple[Any, ...]:
         return self.cell.numpy(), self.place.numpy(), self.powers.numpy()
+
+
+@lru_cache(maxsize=16)
+def _kernels(expansion: Expansion, with_error: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Polynomials of the positive's place, [kernels, n, offsets · n], and of the sample's place, [n, offsets · n]."""
+    forth, back, n = reading(expansion, with_error), writing(expansion), len(expansion.rising)
+    return forth.T.reshape(-1, n, len(forth)).contiguous().numpy(), back.T.contiguous().numpy()
 
 
 @compiled

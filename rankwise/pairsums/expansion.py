@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Expansion:
     """S(z) and softplus(z) for z = width · (o + f - g): a sample at f of a cell, a positive at g of the cell o below.
 
@@ -41,6 +41,27 @@ def expansion(width: float, degree: int, reach: int, device: torch.device) -> Ex
     rank, error = (fit @ values @ fit.T for values in (z.sigmoid(), softplus(z, threshold=40.0)))
     rising, falling = fit @ (width * points).exp(), fit @ (-width * points).exp()
     return Expansion(width, reach, *(part.to(device) for part in (rank, error, rising, falling)))
+
+
+@lru_cache(maxsize=16)
+def reading(expansion: Expansion, with_error: bool) -> Tensor:
+    """S at a positive, and softplus if wanted, from the powers of the samples near it.
+
+    Returns:
+        float64 [offset · power of the sample's place, kernel · power of the positive's].
+    """
+    kernels = [expansion.rank, expansion.error] if with_error else [expansion.rank]
+    return torch.cat(kernels, 2).flatten(0, 1)
+
+
+@lru_cache(maxsize=16)
+def writing(expansion: Expansion) -> Tensor:
+    """S at a sample from the powers of the positives near it: seen from there, the offsets are the opposite.
+
+    Returns:
+        float64 [offset · power of the positive's place, power of the sample's].
+    """
+    return expansion.rank.flip(0).transpose(1, 2).flatten(0, 1)
 
 
 @lru_cache(maxsize=16)

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from rankwise.pairsums.cells import Cells
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy
-from rankwise.pairsums.expansion import expansion, refinement, vandermonde
+from rankwise.pairsums.expansion import expansion, reading, refinement, vandermonde, writing
 from rankwise.pairsums.samples import Sums
 
 
@@ -96,13 +96,8 @@ class SigmoidCells:
             self.occupied = torch.arange(depth, self.lattice.size - self.reach - 1, device=positives.device)
 
         self.expansion = expansion(self.width, precision.degree, self.reach, positives.device)
-        kernels = [self.expansion.rank]
-        if isinstance(distance, SigmoidCrossEntropy):
-            kernels.append(self.expansion.error)
-        # [offset · power of the sample's place, kernel · power of the positive's]
-        self.reading = torch.cat(kernels, 2).flatten(0, 1)
-        # Seen from the sample, the offsets to the positives are the opposite: [offset · positive's, sample's power]
-        self.writing = self.expansion.rank.flip(0).transpose(1, 2).flatten(0, 1)
+        self.with_error = isinstance(distance, SigmoidCrossEntropy)
+        self.reading, self.writing = reading(self.expansion, self.with_error), writing(self.expansion)
 
     @property
     def n(self) -> int:
@@ -128,10 +123,12 @@ class SigmoidCells:
         """A table of one block, from the powers that a pass has summed in its cells."""
         if self.parts > 1:
             matrix = refinement(self.n - 1, self.part_degree, self.parts, moments.device)
-            inner = moments[1:-1].reshape(self.size - 2, -1) @ matrix
-            below, above = pad(moments[:1, :1], (0, self.n - 1)), pad(moments[-1:, :2], (0, self.n - 2))
-            above[0, 1] = (above[0, 1] + above[0, 0] / 2) / self.parts - above[0, 0] / 2
-            return torch.cat([below, inner, above])[None]
+            whole = moments.new_zeros(self.size, self.n)
+            torch.mm(moments[1:-1].reshape(self.size - 2, -1), matrix, out=whole[1:-1])
+            whole[0, 0] = moments[0, 0]
+            whole[-1, :2] = moments[-1, :2]
+            whole[-1, 1] = (whole[-1, 1] + whole[-1, 0] / 2) / self.parts - whole[-1, 0] / 2
+            return whole[None]
         table = moments.clone()
         table[0, 1:] = 0
         table[self.open_cells[1:], 2:] = 0
@@ -142,9 +139,10 @@ class SigmoidCells:
         if self.parts == 1:
             return coefficients
         matrix = refinement(self.n - 1, self.part_degree, self.parts, coefficients.device)
-        inner = (coefficients[1:-1] @ matrix.T).view(-1, self.part_degree + 1)
-        below, above = (pad(end[:, :1], (0, self.part_degree)) for end in (coefficients[:1], coefficients[-1:]))
-        return torch.cat([below, inner, above])
+        result = coefficients.new_zeros((self.size - 2) * self.parts + 2, self.part_degree + 1)
+        torch.mm(coefficients[1:-1], matrix.T, out=result[1:-1].view(self.size - 2, -1))
+        result[0, 0], result[-1, 0] = coefficients[0, 0], coefficients[-1, 0]
+        return result
 
     # Tables of samples, read at the positives
 
