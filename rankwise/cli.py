@@ -71,8 +71,13 @@ def train(words: list[str]) -> None:
     from rankwise.training.signals import Interrupted
     from rankwise.training.trust import check_recipe
 
+    short = "\n".join(f"  {flag:<14} {whole}" for flag, whole in recipes.SHORT_FLAGS.items())
     parser = _parser(
-        "train", f"Train a detector.\n\nBuilt-in recipes (rankwise train NAME):\n{recipes.describe_recipes()}"
+        "train",
+        "Train a detector: rankwise train [RECIPE] [flags].\n\n"
+        f"Built-in recipes (RECIPE, or the path of a YAML file):\n{recipes.describe_recipes()}\n\n"
+        f"Short flags:\n{short}\n\n"
+        "What a loss or an assigner can be given: --loss.help APELoss, --assign.help PAA.",
     )
     recipes.add_recipe_arguments(parser)
     parser.add_argument("--run", type=str, help="Folder of the run (default: runs/RECIPE-1, -2, …).")
@@ -83,7 +88,9 @@ def train(words: list[str]) -> None:
         name = words.pop(0)
     elif any(word.partition("=")[0] in ("--data", "--data.path") for word in words):
         name = "own_data"
-    resumed = _value_of(words, "--resume")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # losses and assigners of one's own are found beside the data
+    resumed = recipes.value_of(words, "--resume")
     recipe_file = str(Path(resumed) / "recipe.yaml") if resumed else name
     if resumed and not Path(recipe_file).is_file():
         raise UserError(f"--resume {resumed}: this is no run of rankwise train: it has no recipe.yaml")
@@ -93,6 +100,8 @@ def train(words: list[str]) -> None:
     for path in recipes.config_files(words):
         check_recipe(path, words)
     config = _parse(parser, words, recipes.SHORT_FLAGS)
+    if resumed and config["run"]:
+        raise UserError(f"--resume {resumed} goes on in that folder: leave out --run {config['run']}")
     recipe = recipes.recipe_from(parser, config)
     restarted = not resumed and is_restart(config["run"])
     if resumed or restarted:
@@ -107,6 +116,9 @@ def train(words: list[str]) -> None:
         sys.exit(128 + stop.number)
     except StoppedElsewhere:
         sys.exit(2)
+    finally:
+        if folder is not None and not config["run"] and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()  # it was ours, and nothing came of it
 
 
 def evaluate(words: list[str]) -> None:
@@ -121,7 +133,7 @@ def evaluate(words: list[str]) -> None:
     parser.add_argument(
         "--out",
         type=str,
-        help="Where the results go (default: the run's folder, with --scales or --flip its subfolder looks).",
+        help="Where the results go (default: the run's folder, or one in it for other images or other looks at them).",
     )
     parser.add_argument("--batch_size", type=int, help="Images at a time (default: as in the recipe).")
     parser.add_argument("--workers", type=int, help="Loader processes (default: as in the recipe).")
@@ -132,6 +144,8 @@ def evaluate(words: list[str]) -> None:
     parser.add_argument("--max_side", type=int, help="Longest side with --scales (default: the detector's).")
     parser.add_argument("--flip", type=bool, default=False, help="Look at each image mirrored as well.")
     config = _parse(parser, words)
+    if config.batch_size is not None and config.batch_size < 1:
+        raise UserError(f"--batch_size is {config.batch_size}: it must be at least 1")
     if config.max_side and not config.scales:
         raise UserError("--max_side is for the sizes of --scales: give these too")
     test = None
@@ -323,31 +337,22 @@ def _parser(verb: str, description: str) -> ArgumentParser:
 def _parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] | None = None) -> Any:
     from rankwise.suggest import explain
 
-    bases: list[type] = []
+    bases: dict[str, type] = {}
     if short_flags:
         from rankwise.assign.base import Assigner
         from rankwise.losses.base import Loss
 
-        bases = [Loss, Assigner]
+        bases = {"loss": Loss, "assign": Assigner}
     try:
         return parser.parse_args(words)
     except (ArgumentError, TypeError, ValueError) as error:
-        raise UserError(f"{explain(parser, error, bases)} (--help lists all flags)") from error
+        raise UserError(f"{explain(parser, error, bases, short_flags or {})} (--help lists all flags)") from error
 
 
 def _nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:
     from rankwise.suggest import nearest
 
     return nearest(word, known)
-
-
-def _value_of(words: list[str], flag: str) -> str | None:
-    """The value given to a flag, before parsing."""
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == flag:
-            return value if equals else next(iter(words[index + 1 :]), None)
-    return None
 
 
 def _without(words: list[str], flag: str) -> list[str]:

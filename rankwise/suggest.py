@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from argparse import ArgumentError
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from jsonargparse import ArgumentParser
@@ -24,24 +24,34 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{hint}There is: {', '.join(names)}"
 
 
-def explain(parser: ArgumentParser, error: ArgumentError | Exception, bases: Iterable[type]) -> str:
+def explain(
+    parser: ArgumentParser, error: ArgumentError | Exception, bases: Mapping[str, type], short_flags: Iterable[str] = ()
+) -> str:
     """A parser's error with what would be right added to it.
 
     Args:
         parser: The parser.
         error: What it raised.
-        bases: Classes whose subclasses can be chosen by name.
+        bases: By flag, the class whose subclasses can be chosen by name.
+        short_flags: Flags that the parser is not given itself.
     """
     message = " ".join(str(error).split())
-    classes = {cls.__name__: cls for base in bases for cls in _subclasses(base)}
-    flags = [flag for action in parser._actions for flag in action.option_strings]
+    choices = {flag: {cls.__name__: cls for cls in _subclasses(base)} for flag, base in bases.items()}
+    classes = {name: cls for some in choices.values() for name, cls in some.items()}
+    flags = [*short_flags, *(flag for action in parser._actions for flag in action.option_strings)]
     if match := re.search(r"class_path '([\w.]+)'.*Option '([\w.]+)' is not accepted", message):
         cls = classes.get(match[1].rpartition(".")[2])
         if cls is not None:
             options = [name for name in inspect.signature(cls).parameters if name != "self"]
             return f"{cls.__name__} has no option {match[2]!r}; {nearest(match[2], options)}"
     if match := re.search(r'key "([\w.]+)".*Expected a dot import path string: (\S+)', message):
-        return f"--{match[1]} {match[2]}: no such class; {nearest(match[2], classes)}"
+        return f"--{match[1]} {match[2]}: no such class; {nearest(match[2], choices.get(match[1], classes))}"
+    if match := re.search(r"key \"([\w.]+)\".*class_path '([\w.]+)': No module named '([\w.]+)'", message):
+        where = "it is looked for in this folder, on PYTHONPATH and among what is installed"
+        return f"--{match[1]} {match[2]}: there is no module {match[3]!r}; {where}"
+    if match := re.search(r"key \"([\w.]+)\": Expected a (?:typing\.)?Literal\[(.*?)\]\. Got value: (.*)", message):
+        choice = match[2].replace("'", "").split(", ")
+        return f"--{match[1]} {match[3]}: choose {', '.join(choice[:-1])} or {choice[-1]}"
     if match := re.search(r"[Uu]nrecognized arguments?: (--[\w.]+)", message):
         return f"there is no flag {match[1]}; {_nearest_flags(match[1], flags)}"
     if match := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not expected", message):
@@ -57,7 +67,9 @@ def _nearest_flags(flag: str, flags: list[str]) -> str:
 
 
 def _subclasses(base: type) -> list[type]:
-    """All classes below one that can be built, by whatever path."""
+    """All classes below one that can be built, by whatever path; the parser's own stand-ins are none."""
+    if base.__name__.startswith("LazyInstance_"):
+        return []
     found = [] if inspect.isabstract(base) else [base]
     for cls in list[type](base.__subclasses__()):
         found += _subclasses(cls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +87,19 @@ def write_coco_folder(root: Path, train: int = 16, val: int = 4) -> Path:
             for picture in made:
                 save(picture, root / split)
             (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(coco_content(made)))
+    return root
+
+
+def write_two_years(root: Path, val: int = 4) -> Path:
+    """A COCO folder with training and validation splits of 2014 and of 2017."""
+    write_coco_folder(root, val=val)
+    for split in ("train", "val") if val else ("train",):
+        for year in (2014, 2017):
+            shutil.copytree(root / split, root / f"{split}{year}")
+            shutil.copy(
+                root / f"annotations/instances_{split}.json", root / f"annotations/instances_{split}{year}.json"
+            )
+        (root / f"annotations/instances_{split}.json").unlink()
     return root
 
 

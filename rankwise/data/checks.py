@@ -18,7 +18,7 @@ from rankwise.data.dataset import ImageRecord, wrong_size
 from rankwise.data.errors import DataError
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.formats import Source, class_mismatch, find_source, resolve_split
+from rankwise.data.formats import Source, class_mismatch, find_source, matching_splits
 from rankwise.data.gathering import unreadable
 from rankwise.data.images import MAX_PIXELS, read_image
 
@@ -97,12 +97,17 @@ def check(
         except DataError as error:
             report.faults.append(_whole_file(error))
             continue
-        report.faults.extend(reading.faults)
+        told = set(report.faults)  # a file that several splits share is as faulty in each
+        report.faults.extend(fault for fault in reading.faults if fault not in told)
         report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
         report.splits.append(_describe(split, reading.records, reading.classes))
         classes[split] = reading.classes
     _compare_classes(source, classes, report)
-    if resolve_split("val", source.splits) is None:
+    for role in ("train", "val"):
+        matches = matching_splits(role, source.splits)
+        if len(matches) > 1:
+            report.notes.append(f"There are several {role} splits: {', '.join(matches)}; name one by --data.{role}.")
+    if not matching_splits("val", source.splits):
         report.notes.append("There is no validation split: training keeps a tenth of the images for it.")
     return report
 
@@ -141,9 +146,11 @@ def _decoding_faults(
 
 
 def _compare_classes(source: Source, classes: dict[str, list[str]], report: CheckReport) -> None:
-    train = resolve_split("train", source.splits)
+    train = matching_splits("train", source.splits)
+    if len(train) != 1 or train[0] not in classes:
+        return
     for split, names in classes.items():
-        mismatch = class_mismatch(split, names, classes[train]) if train in classes else None
+        mismatch = class_mismatch(split, names, classes[train[0]])
         if mismatch:
             what, _, todo = mismatch.removeprefix(f"{split} ").partition("; ")
             report.faults.append(Fault("unknown category", f"{split} split", what, todo))

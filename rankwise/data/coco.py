@@ -12,7 +12,7 @@ from rankwise.data.dataset import DetectionDataset
 from rankwise.data.errors import DataError
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.gathering import Gathering, Reading
+from rankwise.data.gathering import Gathering, Reading, labels_of
 from rankwise.data.images import MAX_PIXELS
 
 #: Names by which the folder of a split's images is found are tried out on this many images.
@@ -56,9 +56,9 @@ class CocoSource:
         file = self.folder.relative(path)
         content = _load(path, file)
         gathering = Gathering(self.folder, "annotation", self.max_pixels)
-        category_ids, classes = _categories(content["categories"], file, gathering.faults)
+        names = _categories(content["categories"], file, gathering.faults)
+        classes, category_ids, labels = labels_of(names, file, gathering.faults)
         images = self._images(content["images"], split, path, file, gathering)
-        labels = {category: label for label, category in enumerate(category_ids)}
         _annotations(content["annotations"], images, labels, file, gathering)
         return Reading(gathering.records(), classes, category_ids, gathering.faults)
 
@@ -178,8 +178,8 @@ def _load(path: Path, file: str) -> dict[str, list[Any]]:
     return content
 
 
-def _categories(entries: list[Any], file: str, faults: list[Fault]) -> tuple[list[int], list[str]]:
-    """Ids in rising order, and the names that go with them."""
+def _categories(entries: list[Any], file: str, faults: list[Fault]) -> dict[int, str]:
+    """Names of the categories by their ids."""
     names: dict[int, str] = {}
     for position, entry in enumerate(entries):
         number = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
@@ -206,8 +206,7 @@ def _categories(entries: list[Any], file: str, faults: list[Fault]) -> tuple[lis
             names[number] = name
     if not names:
         raise DataError(f"{file}: has no categories; list each class under 'categories' with id and name")
-    ids = sorted(names)
-    return ids, [names[number] for number in ids]
+    return names
 
 
 def _annotations(
@@ -226,6 +225,7 @@ def _annotations(
         image = images.get(image_id) if image_id is not None else None
         label = labels.get(category) if category is not None else None
         box = _corners(entry.get("bbox"))
+        crowd = _flag(entry.get("iscrowd"))
         if number is None:
             fault = ("bad entry", "has no whole number as its id", "give each annotation its own number")
         elif number in seen:
@@ -244,12 +244,14 @@ def _annotations(
             )
         elif box is None:
             fault = ("bad entry", f"has {entry.get('bbox')!r} as bbox", "give four numbers: left, top, width, height")
+        elif crowd is None:
+            fault = ("bad entry", f"has {entry.get('iscrowd')!r} as iscrowd", "give 0, or 1 for a crowd")
         else:
             seen.add(number)
             if image is not None:  # else the image itself is the fault
                 area = entry.get("area")
                 area = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else 0.0
-                gathering.add_box(image, number, box, label, bool(entry.get("iscrowd", 0)), area)
+                gathering.add_box(image, number, box, label, crowd, area)
             continue
         which = f"annotation {entry.get('id', f'at position {position}')}"
         where = f"image {image_id}" if image_id in images else ""
@@ -265,6 +267,14 @@ def _corners(box: Any) -> tuple[float, float, float, float] | None:
     except (TypeError, ValueError):
         return None
     return left, top, left + width, top + height
+
+
+def _flag(value: Any) -> bool | None:
+    """Whether a flag is set, None if that is neither 0 nor 1; one that is not given is not set."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    number = _whole_number(value)
+    return bool(number) if number in (0, 1) else None
 
 
 def _whole_number(value: Any) -> int | None:

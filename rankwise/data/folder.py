@@ -20,6 +20,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._absolute_root = _absolute(root)
         self._real_root = os.path.realpath(root)
         self._listings: dict[str, dict[str, bool]] = {}
 
@@ -30,15 +31,27 @@ class Folder:
         except ValueError:
             return str(path)
 
+    def inside(self, path: Path) -> Path | None:
+        """A path, however it is written, as one that begins with the root; None if it leads out."""
+        ways = ((_absolute(path), self._absolute_root), (os.path.realpath(path), self._real_root))
+        for place, root in ways:
+            if _within(place, root):
+                return self.root / os.path.relpath(place, root)
+        return None
+
     def leads_out(self, name: str, base: Path | None = None) -> bool:
         """Whether a name, taken from ``base`` or else the root, leads out of the folder."""
         base = base or self.root
         if self.climbs_out(name, base):
             return True
-        path = os.path.normpath(base / _plain(name))
-        if not self._linked(path):
+        plain = _plain(name)
+        # Where .. leads after a link, only the real path says.
+        if ".." not in PurePosixPath(plain).parts and not self._linked(_absolute(base / plain)):
             return False
-        real = os.path.realpath(path)
+        try:
+            real = os.path.realpath(base / plain)
+        except ValueError:  # a name that no file can have
+            return True
         return not _within(real, os.path.realpath(base)) and not _within(real, self._real_root)
 
     def climbs_out(self, name: str, base: Path | None = None) -> bool:
@@ -47,13 +60,13 @@ class Folder:
         if PurePosixPath(plain).is_absolute() or PureWindowsPath(name).drive:
             return True
         base = base or self.root
-        path = os.path.normpath(base / plain)
-        return not _within(path, os.path.normpath(base)) and not _within(path, os.path.normpath(self.root))
+        path = _absolute(base / plain)
+        return not _within(path, _absolute(base)) and not _within(path, self._absolute_root)
 
     def find(self, name: str, base: Path) -> Path | None:
         """The file of this name below ``base``, None where there is none; the name must not lead out."""
         path = base / _plain(name)
-        return path if path.name in self._listing(os.path.normpath(path.parent)) else None
+        return path if path.name in self._listing(_absolute(path.parent)) else None
 
     def images(self, base: Path) -> list[Path]:
         """All image files below a folder, in order of their names; links to folders are not followed."""
@@ -69,13 +82,13 @@ class Folder:
             try:
                 with os.scandir(folder) as entries:
                     self._listings[folder] = {entry.name: entry.is_symlink() for entry in entries}
-            except OSError:
+            except (OSError, ValueError):  # the latter for a name that no file can have
                 self._listings[folder] = {}
         return self._listings[folder]
 
     def _linked(self, path: str) -> bool:
         """Whether any part of the path below the root is a link."""
-        while len(path) > len(os.path.normpath(self.root)):
+        while len(path) > len(self._absolute_root):
             parent, name = os.path.split(path)
             if parent == path or self._listing(parent).get(name, False):
                 return True
@@ -86,6 +99,11 @@ class Folder:
 def _plain(name: str) -> str:
     """A name with the separators of this system; Windows tools write backslashes."""
     return name.replace("\\", "/")
+
+
+def _absolute(path: Path) -> str:
+    """The path from the top on, without ``..``."""
+    return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
 
 
 def _within(path: str, folder: str) -> bool:

@@ -54,9 +54,7 @@ def find_source(folder: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise DataError(
-            f"{root}: there is no such folder; name the folder of a dataset, or 'shapes' for the built-in one"
-        )
+        raise DataError(f"{root}: there is no such folder; name the folder of a dataset")
     inside = Folder(root)
     kinds: list[type[CocoSource] | type[YoloSource] | type[VocSource]] = [CocoSource, VocSource]
     if yaml_file(root) is not None:
@@ -67,22 +65,26 @@ def find_source(folder: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
             return source
     raise DataError(
         f"{root}: is in none of the known formats; expected annotations/instances_<split>.json or "
-        "<split>/_annotations.coco.json (COCO), data.yaml (YOLO), or XML files, in Annotations/ or beside the images "
-        "(Pascal VOC)"
+        "<split>/_annotations.coco.json (COCO), data.yaml (YOLO), or XML files in Annotations/, in annotations/ or "
+        "beside the images (Pascal VOC)"
     )
 
 
 def resolve_split(split: str, available: Sequence[str]) -> str | None:
     """The name under which a folder has a split: ``val`` may be called valid or val2017, a lone split is ``train``."""
-    if split in available:
-        return split
-    names = _OTHER_NAMES.get(split, (split,))
-    matches = [name for name in available if re.sub(r"[-_]?\d{4}$", "", name.lower()) in names]
+    matches = matching_splits(split, available)
     if len(matches) > 1:
         raise DataError(f"there are several {split} splits: {', '.join(matches)}; name one of them")
-    if matches:
-        return matches[0]
-    return available[0] if split == "train" and len(available) == 1 else None
+    return matches[0] if matches else None
+
+
+def matching_splits(split: str, available: Sequence[str]) -> list[str]:
+    """The names in a folder that a split may go by; an exact name is the only one."""
+    if split in available:
+        return [split]
+    names = _OTHER_NAMES.get(split, (split,))
+    matches = [name for name in available if re.sub(r"[-_]?\d{4}$", "", name.lower()) in names]
+    return list(available) if not matches and split == "train" and len(available) == 1 else matches
 
 
 def open_dataset(
@@ -92,6 +94,8 @@ def open_dataset(
     classes: Sequence[str] | None = None,
     transform: Transform | None = None,
     max_pixels: int = MAX_PIXELS,
+    train: str = "train",
+    val: str = "val",
 ) -> DetectionDataset:
     """One split of a folder in COCO's, Pascal VOC's or YOLO's format.
 
@@ -106,15 +110,18 @@ def open_dataset(
             another one is opened.
         transform: Applied to each image and its target.
         max_pixels: Images with more pixels are refused.
+        train: The split that is trained on, from which images are kept if they have to be.
+        val: The split that is validated on. Images are kept for ``"val"`` alone: a split of another name must be there.
 
     Raises:
         DataError: When there is no such split, or something is wrong with it.
     """
     source = find_source(folder, max_pixels)
     name = resolve_split(split, source.splits)
-    held_out = name is None and split == "val"
+    keeps = val == "val" and not matching_splits(val, source.splits)
+    held_out = keeps and split == "val"
     if held_out:
-        name = resolve_split("train", source.splits)
+        name = resolve_split(train, source.splits)
     if name is None:
         raise DataError(f"{folder}: has no {split} split, only {', '.join(source.splits)}; name one of those")
     reading = source.read(name)
@@ -122,8 +129,7 @@ def open_dataset(
         refuse(reading.faults, str(folder), name)
     notes = [left_out(reading.faults, name)] if reading.faults else []
     records = reading.records
-    is_train = name == resolve_split("train", source.splits)
-    if held_out or (is_train and resolve_split("val", source.splits) is None):
+    if held_out or (keeps and matching_splits(train, source.splits) == [name]):
         training, validation = hold_out(records)
         notes.append(
             f"{folder} has no validation split: {len(validation):,} of its {len(records):,} images are kept for "
@@ -143,7 +149,7 @@ def hold_out(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], list[Im
     """Split images 90 to 10 by a hash of their names: at random, but the same way each time."""
 
     def key(index: int) -> bytes:
-        return hashlib.sha256(records[index].name.encode()).digest()
+        return hashlib.sha256(records[index].name.encode(errors="surrogateescape")).digest()
 
     count = max(1, round(len(records) * HELD_OUT)) if len(records) > 1 else 0
     chosen = set(sorted(range(len(records)), key=key)[:count])

@@ -34,6 +34,33 @@ class Reading:
     faults: list[Fault]
 
 
+def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[list[str], list[int], dict[int, int]]:
+    """Classes in the order of their numbers; those of one name are one class, and a fault.
+
+    Args:
+        names: Name of each class by its number in the dataset's files.
+        file: The file that gives them.
+        faults: Where faults go.
+
+    Returns:
+        Names of the classes, the number of each, and the label that goes with each number.
+    """
+    first: dict[str, int] = {}
+    for number in sorted(names):
+        name = names[number]
+        if first.setdefault(name, number) != number:
+            faults.append(
+                Fault(
+                    "duplicate name",
+                    file,
+                    f"the classes {first[name]} and {number} are both called {name!r}",
+                    "give each its own name, or make them one",
+                )
+            )
+    labels = {name: label for label, name in enumerate(first)}
+    return list(first), list(first.values()), {number: labels[name] for number, name in names.items()}
+
+
 @dataclass(frozen=True)
 class _Image:
     image_id: int

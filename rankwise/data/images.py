@@ -31,6 +31,15 @@ IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".ti
 
 _ORIENTATION_TAG = 0x0112
 _TURNED_BY_90 = (5, 6, 7, 8)
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _pillow_limit = threading.Lock()
 
 
@@ -84,7 +93,7 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
             # torchvision decodes these a third faster than Pillow, and leaves a truncated file no way through.
             if _header(image).format in ("JPEG", "PNG"):
                 return _decode(data)
-            return _as_tensor(_rgb(image)).permute(2, 0, 1)
+            return _as_tensor(rgb(image)).permute(2, 0, 1)
 
 
 def read_pixels(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> np.ndarray:
@@ -98,7 +107,7 @@ def read_pixels(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> n
         DataError: When the file is missing, no image, damaged or too large.
     """
     with _naming(path), _open(path, path, max_pixels) as image:
-        return _rgb(image)
+        return rgb(image)
 
 
 def _decode(data: bytes) -> Tensor:
@@ -120,9 +129,9 @@ def _as_tensor(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(pixels)
 
 
-def _rgb(image: Image.Image) -> np.ndarray:
+def rgb(image: Image.Image) -> np.ndarray:
     """Pixels of an image that Pillow opened, uint8 [H, W, 3]."""
-    image = ImageOps.exif_transpose(image)
+    image = _turned(image)
     if image.mode.startswith("I"):  # 16 bits a pixel, which convert("RGB") would cut off at 255
         grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
@@ -130,15 +139,31 @@ def _rgb(image: Image.Image) -> np.ndarray:
 
 
 def _header(image: Image.Image) -> ImageHeader:
-    # Only these formats carry an orientation, and looking for it in the others may decode them.
-    turned = image.format in ("JPEG", "MPO", "PNG", "TIFF", "WEBP") and (
-        image.getexif().get(_ORIENTATION_TAG, 1) in _TURNED_BY_90
-    )
+    turned = _orientation(image) in _TURNED_BY_90
     if turned and image.format == "TIFF":  # whether Pillow's size already is the turned one depends on its version
         width, height = ImageOps.exif_transpose(image).size
     else:
         width, height = reversed(image.size) if turned else image.size
     return ImageHeader(width, height, turned, image.format or "")
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says."""
+    if image.format == "TIFF":
+        return ImageOps.exif_transpose(image)
+    turn = _TURNS.get(_orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation. Pillow would also take that of XMP, and decode a PNG to find it; torchvision does not."""
+    if image.format == "TIFF":
+        exif = image.getexif()
+    else:
+        exif = Image.Exif()
+        exif.load(image.info.get("exif", b""))
+    orientation: int = exif.get(_ORIENTATION_TAG, 1)
+    return orientation
 
 
 @contextmanager

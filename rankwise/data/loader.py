@@ -23,23 +23,26 @@ _Key = tuple[int, int]
 _NOTHING = -1
 
 
-def collate(items: Sequence[tuple[Tensor, Target]], divisor: int = 32) -> Batch:
+def collate(
+    items: Sequence[tuple[Tensor, Target]], divisor: int = 32, colour: tuple[int, int, int] = MEAN_COLOUR
+) -> Batch:
     """Images padded at the right and the bottom to one size, with their targets.
 
     Args:
         items: Images, uint8 [3, H, W], and targets.
         divisor: Height and width of the batch are multiples of this.
+        colour: What is padded with: red, green and blue in bytes.
     """
     height = max(image.shape[1] for image, _ in items)
     width = max(image.shape[2] for image, _ in items)
     height, width = -(-height // divisor) * divisor, -(-width // divisor) * divisor
     images = torch.empty((len(items), 3, height, width), dtype=torch.uint8)
-    colour = torch.tensor(MEAN_COLOUR, dtype=torch.uint8)[:, None, None]
+    filling = torch.tensor(colour, dtype=torch.uint8)[:, None, None]
     for padded, (image, _) in zip(images, items, strict=True):
         h, w = image.shape[1:]
         padded[:, :h, :w] = image
-        padded[:, h:] = colour
-        padded[:, :h, w:] = colour
+        padded[:, h:] = filling
+        padded[:, :h, w:] = filling
     return Batch(images, [target for _, target in items])
 
 
@@ -108,8 +111,8 @@ class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
 class _Collate:
     """Makes a batch, unless one of its images was an error."""
 
-    def __init__(self, divisor: int) -> None:
-        self.divisor = divisor
+    def __init__(self, divisor: int, colour: tuple[int, int, int]) -> None:
+        self.divisor, self.colour = divisor, colour
 
     def __call__(self, items: list[tuple[Tensor, Target] | DataError]) -> Batch | DataError:
         good = []
@@ -117,7 +120,7 @@ class _Collate:
             if isinstance(item, DataError):
                 return item
             good.append(item)
-        return collate(good, self.divisor)
+        return collate(good, self.divisor, self.colour)
 
 
 class Loader:
@@ -176,6 +179,7 @@ def build_loader(
     drop_last: bool = False,
     pin_memory: bool = False,
     prefetch: int = 2,
+    colour: tuple[int, int, int] = MEAN_COLOUR,
 ) -> Loader:
     """A loader whose batches only ``seed`` and the epoch decide.
 
@@ -198,6 +202,7 @@ def build_loader(
             over, so that all processes train the same number of steps.
         pin_memory: Page-locked batches, for copies to a GPU.
         prefetch: Batches that each worker reads ahead.
+        colour: What images are padded with: red, green and blue in bytes.
     """
     if batch_size < 1 or batch_size % world_size:
         raise ValueError(
@@ -221,7 +226,7 @@ def build_loader(
         _Seeded(dataset, seed),
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_Collate(divisor),
+        collate_fn=_Collate(divisor, colour),
         pin_memory=pin_memory,
         generator=torch.Generator(),  # its own: the loader must not move the random numbers of the training
         **more,

@@ -18,6 +18,12 @@ from rankwise.data.folder import Folder
 from rankwise.data.gathering import Gathering, Reading
 from rankwise.data.images import IMAGE_ENDINGS, MAX_PIXELS
 
+#: Where images are beside a folder of XML files.
+_IMAGE_FOLDERS = ("JPEGImages", "images", "Images")
+#: These are tried out on this many images.
+_TRIED = 50
+_ENDINGS = sorted(IMAGE_ENDINGS | {ending.upper() for ending in IMAGE_ENDINGS})
+
 
 @dataclass(frozen=True)
 class _Object:
@@ -39,9 +45,11 @@ class _Sheet:
 class VocSource:
     """A folder with Pascal VOC's annotations.
 
-    Either ``Annotations/``, ``JPEGImages/`` and the splits in ``ImageSets/Main/``, or XML files beside their images, in
-    the folder itself or in one folder for each split. "Difficult" objects become regions to ignore. Classes are all
-    names that occur, in alphabetical order. Corners count from 1, as VOC's own do, unless a 0 occurs among them.
+    Either XML files in ``Annotations/`` or ``annotations/`` and the splits in ``ImageSets/Main/``, with the images in
+    ``JPEGImages/``, ``images/`` or ``Images/``, in the folder itself or beside the XML files; or XML files beside their
+    images, in the folder itself or in one folder for each split. "Difficult" objects become regions to ignore. Classes
+    are all names that occur, in alphabetical order. Corners count from 1, as VOC's own do, unless a 0 occurs among
+    them.
 
     Args:
         folder: The folder.
@@ -53,8 +61,7 @@ class VocSource:
     def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
         self.folder = folder
         self.max_pixels = max_pixels
-        # Where all images and all XML files are, None if each image is beside its XML file.
-        self._images: Path | None = None
+        # Where all XML files are, None if each is beside its image.
         self._annotations: Path | None = None
         self._files = self._find()
         self._sheets: dict[Path, _Sheet | Fault] = {}
@@ -66,15 +73,13 @@ class VocSource:
 
     def _find(self) -> dict[str, list[Path]]:
         """The XML files of each split."""
-        home = _home(self.folder.root)
-        if home is None:
+        self._annotations = _annotation_folder(self.folder.root)
+        if self._annotations is None:
             files = {"train": sorted(self.folder.root.glob("*.xml"))}
             files |= {path.name: sorted(path.glob("*.xml")) for path in sorted(self.folder.root.iterdir())}
             return {split: paths for split, paths in files.items() if paths}
-        self._images = home / "JPEGImages" if (home / "JPEGImages").is_dir() else home
-        self._annotations = home / "Annotations"
         splits = {}
-        for path in sorted(home.glob("ImageSets/Main/*.txt")):
+        for path in sorted(self._annotations.parent.glob("ImageSets/Main/*.txt")):
             lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
             # Files such as cat_train.txt have a second column, and are no splits.
             if lines and all(len(line) <= 1 for line in lines):
@@ -104,6 +109,7 @@ class VocSource:
         labels = {name: label for label, name in enumerate(classes)}
         first = 0 if any(0 in thing.corners[:2] for thing in objects if thing.corners) else 1
         gathering = Gathering(self.folder, "object", self.max_pixels)
+        images = self._image_folder(self._files[split])
         seen: set[Path] = set()
         for number, path in enumerate(self._files[split], start=1):
             file = self.folder.relative(path)
@@ -117,7 +123,10 @@ class VocSource:
             if isinstance(sheet, Fault):
                 gathering.faults.append(sheet)
                 continue
-            found = self._find_image(sheet, path, file, gathering)
+            base = images or path.parent
+            found = self._image(sheet, path, base) or gathering.find_image(
+                sheet.filename or f"{path.stem}.jpg", base, file
+            )
             if found is None:
                 continue
             image = gathering.add_image(number, found, sheet.width, sheet.height, file)
@@ -125,15 +134,30 @@ class VocSource:
                 _add_objects(sheet, image, first, labels, file, gathering)
         return Reading(gathering.records(), classes, list(range(1, len(classes) + 1)), gathering.faults)
 
-    def _find_image(self, sheet: _Sheet, path: Path, file: str, gathering: Gathering) -> Path | None:
-        base = self._images or path.parent
-        if not self.folder.leads_out(sheet.filename or path.stem, base):
-            # The name of the XML file first: the one within is often a leftover from before a renaming.
-            for ending in sorted(IMAGE_ENDINGS | {ending.upper() for ending in IMAGE_ENDINGS}):
-                found = self.folder.find(path.stem + ending, base)
-                if found is not None:
-                    return found
-        return gathering.find_image(sheet.filename or f"{path.stem}.jpg", base, file)
+    def _image_folder(self, paths: list[Path]) -> Path | None:
+        """The folder in which most of the first images are, None if each is beside its XML file."""
+        if self._annotations is None:
+            return None
+        home = self._annotations.parent
+        candidates = [folder for name in _IMAGE_FOLDERS if (folder := home / name).is_dir()]
+        sheets = [(sheet, path) for path in paths[:_TRIED] if isinstance(sheet := self._sheet(path), _Sheet)]
+
+        def hits(folder: Path) -> int:
+            return sum(self._image(sheet, path, folder) is not None for sheet, path in sheets)
+
+        return max([*candidates, home, self._annotations], key=hits)
+
+    def _image(self, sheet: _Sheet, path: Path, base: Path) -> Path | None:
+        """The image of an XML file, None if there is none in ``base``."""
+        if self.folder.leads_out(sheet.filename or path.stem, base):
+            return None
+        # The name of the XML file first: the one within is often a leftover from before a renaming.
+        names = [path.stem + ending for ending in _ENDINGS]
+        for name in [*names, sheet.filename] if sheet.filename else names:
+            found = self.folder.find(name, base)
+            if found is not None and not self.folder.leads_out(name, base):
+                return found
+        return None
 
 
 def _add_objects(
@@ -153,15 +177,22 @@ def _add_objects(
         gathering.faults.append(Fault("bad entry", file, what, todo, box=f"object {number}"))
 
 
-def _home(root: Path) -> Path | None:
-    """The folder that holds ``Annotations``: the root, or the one VOC folder below it."""
+def _annotation_folder(root: Path) -> Path | None:
+    """The folder of XML files, in the root or in the one VOC folder below it."""
     homes = [root, *sorted(root.glob("VOC*")), *sorted(root.glob("VOCdevkit/VOC*"))]
-    homes = [home for home in homes if (home / "Annotations").is_dir()]
-    if len(homes) > 1:
+    found = [folder for home in homes if (folder := _annotations_in(home)) is not None]
+    if len(found) > 1:
         raise DataError(
-            f"{root}: holds several VOC folders ({', '.join(home.name for home in homes)}); name one of them"
+            f"{root}: holds several VOC folders ({', '.join(folder.parent.name for folder in found)}); name one of them"
         )
-    return homes[0] if homes else None
+    return found[0] if found else None
+
+
+def _annotations_in(home: Path) -> Path | None:
+    """``Annotations``, or else ``annotations`` if XML files are in there, where other formats have their own files."""
+    if (home / "Annotations").is_dir():
+        return home / "Annotations"
+    return home / "annotations" if any((home / "annotations").glob("*.xml")) else None
 
 
 def _parse(path: Path, file: str) -> _Sheet | Fault:

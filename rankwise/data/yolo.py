@@ -14,7 +14,7 @@ import yaml
 from rankwise.data.errors import DataError
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.gathering import Gathering, Reading
+from rankwise.data.gathering import Gathering, Reading, labels_of
 from rankwise.data.images import MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
@@ -55,9 +55,8 @@ class YoloSource:
         Raises:
             DataError: When ``data.yaml`` does not lead to the images.
         """
-        category_ids = sorted(self._names)
-        labels = {number: label for label, number in enumerate(category_ids)}
         gathering = Gathering(self.folder, "line", self.max_pixels)
+        classes, category_ids, labels = labels_of(self._names, self.file, gathering.faults)
         used: set[Path] = set()
         for number, path in enumerate(self._image_paths(split, gathering), start=1):
             image_folder = path.parent.relative_to(self.folder.root)
@@ -67,7 +66,7 @@ class YoloSource:
             if image is not None and self.folder.find(boxes.name, boxes.parent):
                 self._read_labels(boxes, image, labels, gathering)
         self._labels_without_image(used, gathering)
-        return Reading(gathering.records(), [self._names[k] for k in category_ids], category_ids, gathering.faults)
+        return Reading(gathering.records(), classes, category_ids, gathering.faults)
 
     def _image_paths(self, split: str, gathering: Gathering) -> list[Path]:
         value = self._content[split]
@@ -107,11 +106,11 @@ class YoloSource:
         tried = [root / str(above) / entry, root / entry]
         # Exports often say ../train/images and mean train/images.
         tried.append(root / "/".join(part for part in PurePosixPath(entry).parts if part not in ("..", "/")))
-        inside = [path for path in tried if not self.folder.climbs_out(os.path.relpath(path, root))]
+        inside = [self.folder.inside(path) for path in tried]
         for path in inside:
-            if path.exists():
+            if path is not None and path.exists():
                 return path
-        if tried[0] not in inside:
+        if inside[0] is None:
             raise DataError(
                 f"{self.file}: {split} is {entry!r}, which leads out of the folder; put the images into {root} and "
                 "name them from there"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -18,9 +19,10 @@ from rankwise.data.transforms import EvalTransform
 from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.evaluation.results import write_results
 from rankwise.models import Detector, TestSettings
+from rankwise.models.images import mean_colour
 from rankwise.models.looks import detect_in_looks, looks_of
 from rankwise.structures import Detections
-from rankwise.training.processes import agree, gather, together
+from rankwise.training.processes import SettingsError, agree, gather, together
 
 #: Validation images that the contact sheet shows.
 PICTURES = 12
@@ -30,7 +32,13 @@ def pick_device(name: str = "auto") -> torch.device:
     """A device by name; "auto" is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise SettingsError(f"--device {name}: torch cannot use it here ({reason}); take cpu or auto") from error
+    return device
 
 
 @dataclass
@@ -84,7 +92,10 @@ def detect(
     training = detector.training
     detector.eval()
     divisor = detector.settings.input.divisor
-    loader = build_loader(dataset.subset(mine), batch_size, shuffle=False, workers=workers, divisor=divisor)
+    colour = mean_colour(detector.settings.input)
+    loader = build_loader(
+        dataset.subset(mine), batch_size, shuffle=False, workers=workers, divisor=divisor, colour=colour
+    )
     for batch in loader.epoch(0):
         if stopped is not None and stopped():
             break
@@ -174,7 +185,8 @@ def evaluate_run(
         run: Folder of the run.
         data: Another dataset than the run's own.
         split: Another split than the run's validation split.
-        out: Where the results go; the run's folder if not given, and one in it, ``looks``, if ``test`` is.
+        out: Where the results go. If not given, the run's folder, or one in it for images or looks at them that are
+            not the run's own: its results, and the thresholds that predicting takes from them, stay as they are.
         batch_size: Images at a time; as in the recipe if not given.
         workers: Loader processes; as in the recipe if not given.
         device: Where to compute.
@@ -189,14 +201,15 @@ def evaluate_run(
 
     console = console or Console(highlight=False)
     section = read_section(run, "data")
+    out = out or run / _subfolder(section, data, split, test)
     if data is not None:
         section["path"] = data
     settings = from_plain(DataSettings, section, "data")
     detector = Detector.load(run, device=pick_device(device))
-    dataset = open_split(settings, split or "val", detector.classes)
+    dataset = open_split(settings, split or "val", detector.classes, named=split is not None)
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
-        raise ValueError(
+        raise DataError(
             f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}"
         )
     batch_size = batch_size or from_plain(TrainSettings, read_section(run, "train"), "train").evaluate_batch
@@ -207,8 +220,6 @@ def evaluate_run(
     dataset = readable(dataset, found)
     result = measure(dataset, found)
 
-    # The run's own folder holds the thresholds that predicting reads: those of the way it predicts.
-    out = out or (run / "looks" if test else run)
     out.mkdir(parents=True, exist_ok=True)
     (out / "eval.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     write_results(out / "detections.json", found.detections, dataset.category_ids)
@@ -220,3 +231,14 @@ def evaluate_run(
     for picture in pictures:
         console.print(f"  {picture}", soft_wrap=True)
     return result
+
+
+def _subfolder(section: dict[str, Any], data: str | None, split: str | None, test: TestSettings | None) -> str:
+    """Where in a run's folder results go: in itself for its own validation images, looked at in its own way."""
+    parts = []
+    if data is not None and Path(data).resolve() != Path(str(section.get("path"))).resolve():
+        parts.append(Path(data).resolve().name)
+    if split is not None and split != section.get("val", "val"):
+        parts.append(split)
+    name = "-".join(["eval", *parts]) if parts else ""
+    return f"{name}-looks".lstrip("-") if test else name

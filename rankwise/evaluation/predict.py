@@ -83,6 +83,8 @@ def predict_files(
 ) -> list[dict[str, Any]]:
     """Detects objects in files by whatever detector, draws them, and writes ``predictions.json``; needs no torch.
 
+    No picture is written over one of the images.
+
     Args:
         files: The images.
         out: Folder for the pictures and the JSON file.
@@ -92,13 +94,15 @@ def predict_files(
         batch_size: How many images are read and handed to ``detect`` at a time.
 
     Raises:
-        DataError: Images that cannot be read, once all others are done.
+        DataError: If ``batch_size`` is below 1; and images that cannot be read, once all others are done.
     """
+    if batch_size < 1:
+        raise DataError(f"batch_size is {batch_size}: it must be at least 1")
     console = Console(highlight=False)
     out.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
     faults: list[str] = []
-    pictures = _picture_names(files)
+    pictures = _picture_names(files, out)
     for start in range(0, len(files), batch_size):
         images, readable = [], []
         for file in files[start : start + batch_size]:
@@ -118,7 +122,8 @@ def predict_files(
                 for box, score, label in zip(*columns, strict=True)
             ]
             entries.append({"image": str(file), "picture": picture.name, "objects": objects})
-            console.print(f"{file}: {len(objects)} objects", soft_wrap=True, markup=False)
+            where = "" if picture.stem == file.stem else f", drawn in {picture}"
+            console.print(f"{file}: {len(objects)} objects{where}", soft_wrap=True, markup=False)
     (out / "predictions.json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     console.print(f"{len(entries)} pictures and predictions.json in {out}/", soft_wrap=True)
     if faults:
@@ -126,14 +131,24 @@ def predict_files(
     return entries
 
 
-def _picture_names(files: Sequence[Path]) -> dict[Path, str]:
-    """A file name for each picture: the image's own, numbered where two images share one."""
+def _picture_names(files: Sequence[Path], out: Path) -> dict[Path, str]:
+    """A file name for each picture: the image's own, numbered where two share one or an image is there already."""
     names: dict[Path, str] = {}
+    images = {_identity(file) for file in files} - {None}
     taken: set[str] = set()
     for file in files:
         name, number = f"{file.stem}.png", 2
-        while name in taken:
+        while name in taken or _identity(out / name) in images:
             name, number = f"{file.stem}-{number}.png", number + 1
         taken.add(name)
         names[file] = name
     return names
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to, by links and capitals of whatever kind; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

@@ -17,7 +17,7 @@ from rankwise.models.plain import ModelError
 from rankwise.models.settings import InputSettings
 from rankwise.models.sizes import input_size
 
-INSTALL = "it needs more packages, install them with: pip install 'rankwise[export]'"
+INSTALL = "it needs more packages, install them with: pip install onnx onnxscript onnxruntime"
 
 
 class OnnxDetector:

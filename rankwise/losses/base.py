@@ -50,6 +50,9 @@ class Loss(nn.Module, ABC):
     given a gradient; ``image`` int64 [A], which image each row is from, optional. It returns a scalar.
     """
 
+    #: Whether its box loss needs a head that predicts distances as distributions.
+    needs_distributions = False
+
     def forward(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Tensor:

@@ -25,6 +25,8 @@ class GeneralizedFocalLoss(QualityFocalLoss):
             loss has 2, so 1/8 of it.
     """
 
+    needs_distributions = True
+
     def __init__(self, beta: float = 2.0, distribution_weight: float = 0.125) -> None:
         super().__init__(beta)
         if distribution_weight < 0:

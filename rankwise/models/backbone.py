@@ -118,8 +118,8 @@ def _create(settings: BackboneSettings, **more: Any) -> Any:
         advice = ""
         if settings.pretrained is True:
             advice = (
-                ". If this machine is offline, fetch the weights elsewhere and give the file: "
-                "backbone.pretrained: path/to/weights.safetensors"
+                ". If this machine is offline, fetch the weights elsewhere and give the file by "
+                "--model.backbone.pretrained FILE, or false to begin at random"
             )
         raise ModelError(f"backbone {settings.name} could not be made by timm: {reason}{advice}") from error
 

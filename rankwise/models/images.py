@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
@@ -31,6 +31,12 @@ def resize_for_input(image: Tensor, settings: InputSettings) -> Tensor:
     return resize(image, list(size), interpolation=InterpolationMode.BILINEAR, antialias=True)
 
 
+def mean_colour(settings: InputSettings) -> tuple[int, int, int]:
+    """What fills a place without picture, in bytes: near 0 once normalised."""
+    red, green, blue = (torch.tensor(settings.mean) * 255).round().to(torch.uint8).tolist()
+    return red, green, blue
+
+
 def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
     """One batch of images of different size, uint8 [B, 3, H, W], padded with the mean colour at right and bottom.
 
@@ -41,7 +47,7 @@ def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
     height, width = (
         -(-max(image.shape[side] for image in images) // settings.divisor) * settings.divisor for side in (1, 2)
     )
-    colour = (torch.tensor(settings.mean) * 255).round().to(images[0].device, torch.uint8)
+    colour = torch.tensor(mean_colour(settings), dtype=torch.uint8, device=images[0].device)
     batch = colour[None, :, None, None].repeat(len(images), 1, height, width)
     for place, image in zip(batch, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]] = image
@@ -69,7 +75,9 @@ def as_image(image: Any) -> Tensor:
 
         return read_image(image)
     if isinstance(image, Image.Image):
-        image = np.array(ImageOps.exif_transpose(image).convert("RGB"))
+        from rankwise.data.images import rgb
+
+        image = rgb(image)
     if isinstance(image, np.ndarray):
         if image.ndim == 2:
             image = np.repeat(image[..., None], 3, axis=2)

@@ -209,8 +209,9 @@ class PostprocessSettings:
     """How predictions become detections.
 
     Args:
-        score_threshold: Samples with a score below are dropped. Scores of ranking losses are no probabilities, so this
-            only saves work; what to show is decided by thresholds that evaluation finds.
+        score_threshold: Samples with a score below are dropped, before anything else. Scores of ranking losses are no
+            probabilities and may all stay low: above 0 this can cost AP. What to show is decided by thresholds that
+            evaluation finds.
         topk: How many samples of a level and image, best first, go on to the suppression.
         nms_threshold: A box is suppressed by a better one with a higher IoU than this.
         per_class: Let only boxes of the same class suppress each other.
@@ -220,7 +221,7 @@ class PostprocessSettings:
         voting_sigma: How near: the weight of a box falls as exp(-(1 - IoU)² / voting_sigma).
     """
 
-    score_threshold: float = 0.05
+    score_threshold: float = 0.0
     topk: int = 1000
     nms_threshold: float = 0.6
     per_class: bool = True

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from argparse import ArgumentError
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise.reproduce.rows import Row
+from rankwise.training.signals import stop_signals
 
 if TYPE_CHECKING:
     from rankwise.training.recipe import Recipe
@@ -50,14 +54,17 @@ class Plan:
     flags: tuple[str, ...] = ()
 
     def run_of(self, row: Row, seed: int) -> Path:
-        """The folder of a row's run."""
+        """The folder of a row's run: one that is there, however its data was spelt; otherwise a new one."""
         recipe, flags = self._what(row)
         words = [
             word.rpartition("=")[2].rpartition(".")[2] for word in flags if word.startswith(("--loss", "--assign"))
         ]
         name = "-".join(words[:4]) or "recipe"
-        digest = hashlib.sha256(json.dumps([self.data, recipe, *flags]).encode()).hexdigest()[:8]
-        return self.folder / "runs" / f"{name}-{digest}" / f"seed{seed}"
+        runs = []
+        for data in _spellings(self.data):
+            digest = hashlib.sha256(json.dumps([data, recipe, *flags]).encode()).hexdigest()[:8]
+            runs.append(self.folder / "runs" / f"{name}-{digest}" / f"seed{seed}")
+        return next((run for run in runs if run.is_dir()), runs[0])
 
     def command(self, row: Row, seed: int, run: Path) -> list[str]:
         """The arguments of `rankwise` that train a row."""
@@ -71,9 +78,16 @@ class Plan:
             return
         images, backbone = self.folder / "shapes", self.folder / "backbone"
         if not (images / "annotations" / "instances_val.json").is_file():  # written last
+            if images.exists() and (not images.is_dir() or any(images.iterdir())):
+                raise ReproduceError(
+                    f"{images}: is in the way of the images to draw; remove it, or choose another --out"
+                )
             say(f"{images}: drawing the images that all rows are trained on …")
             sizes = ["--shapes.train_images=4000", "--shapes.val_images=500"]
-            call(["data", "shapes", str(images), *sizes], images.with_suffix(".log"))
+            part = images.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            call(["data", "shapes", str(part), *sizes], images.with_suffix(".log"))
+            part.replace(images)
         # All rows begin from one backbone, as the paper's do; trained by neither a ranking loss nor an assigner of the
         # tables, and on other images.
         neutral = ["--loss=FocalLoss", "--assign=IoUThreshold", "--data.shapes.seed=1", "--train.seed=0"]
@@ -110,6 +124,17 @@ class Plan:
         return recipe, flags
 
 
+def _spellings(data: str) -> list[str]:
+    """All that the same data may be called, the name of new runs first; "shapes" alone is the built-in dataset."""
+    if data == "shapes":
+        return [data]
+    paths = [os.path.normpath(data), data, os.path.abspath(data)]  # noqa: PTH100 - keeps links as they are
+    here = Path(paths[-1])
+    if here.is_relative_to(Path.cwd()):
+        paths.append(str(here.relative_to(Path.cwd())))
+    return list(dict.fromkeys("./shapes" if path == "shapes" else path for path in paths))
+
+
 @cache
 def _parsed(recipe: str, *flags: str) -> Recipe:
     from rankwise.training.recipe import parse_recipe
@@ -134,13 +159,31 @@ def train_once(arguments: list[str], run: Path, say: Say) -> None:
 
 
 def call(arguments: list[str], log: Path) -> None:
-    """Runs `rankwise` with these arguments in a process of its own; what it prints goes into the log."""
+    """Runs `rankwise` with these arguments in a process of its own; what it prints goes into the log.
+
+    A signal to stop is passed on, and the process given the time to save; a second Ctrl-C ends it at once.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ rankwise {shlex.join(arguments)}\n")
         file.flush()
         command = [sys.executable, "-m", "rankwise", *arguments]
-        code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+        children: list[subprocess.Popen[bytes]] = []
+        with stop_signals(children) as stop:
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            children.append(process)
+            if stop.number is not None:  # it came before there was whom to tell
+                process.send_signal(stop.number)
+            try:
+                code = process.wait()
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+    if stop.number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if stop.number is not None:
+        sys.exit(128 + stop.number)
     if code:
         last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
         raise ReproduceError(f"rankwise {arguments[0]} failed with exit code {code}: {' '.join(last)} (see {log})")

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from rankwise.data import DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
+from rankwise.data import DataError, DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
+from rankwise.data.formats import find_source, matching_splits
 from rankwise.models.settings import InputSettings
 from rankwise.training.settings import DataSettings
 
 
-def open_split(data: DataSettings, split: str, classes: Sequence[str] | None = None) -> DetectionDataset:
+def open_split(
+    data: DataSettings, split: str, classes: Sequence[str] | None = None, named: bool = False
+) -> DetectionDataset:
     """One split of a recipe's dataset, without a transform.
 
     Args:
         data: The recipe's section.
         split: "train" or "val" for the recipe's training and validation split, or the name of another split.
         classes: The detector's classes; labels are matched with them by name.
+        named: Whether a user named the split: "train" and "val" then are the dataset's own splits of these names, and
+            the recipe's only where there are none.
+
+    Raises:
+        DataError: When there is no such dataset or split, or something is wrong with it.
     """
+    builtin = data.path == "shapes"
+    if not builtin and not Path(data.path).is_dir():
+        raise DataError(
+            f"{data.path}: there is no such folder; name the folder of a dataset, or 'shapes' for the built-in one"
+        )
     name = {"train": data.train, "val": data.val}.get(split, split)
-    if data.path == "shapes":
+    if named and name != split and (builtin or len(matching_splits(split, find_source(data.path).splits)) == 1):
+        name = split
+    if builtin:
         shapes = data.shapes
         images = shapes.train_images if name == "train" else shapes.val_images
         return ShapesDataset(name, size=shapes.size, images=images, seed=shapes.seed)
-    return open_dataset(data.path, name, skip_bad=data.skip_bad, classes=classes)
+    return open_dataset(data.path, name, skip_bad=data.skip_bad, classes=classes, train=data.train, val=data.val)
 
 
 def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDataset, DetectionDataset]:

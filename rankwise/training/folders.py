@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -27,10 +28,14 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
     if rank():
         return None  # rank 0 chooses, and tells
     if given is None:
-        number = 1
-        while Path(f"runs/{name}-{number}").exists():
-            number += 1
-        return Path(f"runs/{name}-{number}")
+        for number in itertools.count(1):
+            folder = Path(f"runs/{name}-{number}")
+            try:
+                folder.mkdir(parents=True)  # at once, so that of two runs started together each has its own
+            except FileExistsError:
+                continue
+            break
+        return folder
     folder = Path(given)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:

@@ -19,6 +19,7 @@ from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
 from rankwise.models import Detector
+from rankwise.models.images import mean_colour
 from rankwise.structures import Batch, Predictions
 from rankwise.training.checkpoint import load_checkpoint, remove_parts, save_checkpoint, write_text, write_whole
 from rankwise.training.criterion import Criterion
@@ -125,6 +126,7 @@ class Run:
                 rank=fabric.global_rank,
                 world_size=fabric.world_size,
                 pin_memory=fabric.device.type == "cuda",
+                colour=mean_colour(recipe.model.input),
             )
         model: nn.Module = PlainForward(self.detector)
         if settings.compile:
@@ -255,7 +257,7 @@ class Run:
             if self.ema is not None:
                 self.ema.update(self.detector, step=at.step)
         at.bad_in_a_row = 0
-        return {**losses.terms, **losses.log, "gradient_norm": norm}, decision
+        return {**losses.log, **losses.terms, "gradient_norm": norm}, decision
 
     def decide(self, stop: StopFlag, batch: Batch | None, predictions: Predictions | None) -> Decision:
         """What all processes do in this step, by the one message that each step costs."""
@@ -345,7 +347,7 @@ class Run:
                 if best:
                     at.best_ap = ap
                     write_whole(self.folder / "best.safetensors", self.evaluated.save)
-                self.tracker.ap = ap
+                self.tracker.ap = result.ap
 
     def save(self) -> None:
         """Writes the whole state of the run to ``last.ckpt``."""

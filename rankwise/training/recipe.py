@@ -85,6 +85,11 @@ def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
         built = parser.instantiate(config)
     except ValueError as error:  # a loss or an assigner refuses a value that has the right type
         raise SettingsError(f"the recipe asks for what cannot be: {error}") from error
+    if built["loss"].needs_distributions and not built["model"].head.bins:
+        raise SettingsError(
+            f"--loss {type(built['loss']).__name__} needs a head that predicts distances as distributions: add "
+            "--model.head.coding ltrb --model.head.bins 16"
+        )
     return Recipe(**{name: built[name] for name in SECTIONS}, text=text)
 
 
@@ -96,7 +101,10 @@ def parse_recipe(arguments: list[str]) -> Recipe:
 
 
 def expand(arguments: list[str]) -> list[str]:
-    """The same arguments with short flags written out and built-in recipes as paths."""
+    """The same arguments with short flags written out and built-in recipes as paths.
+
+    Another backbone than the recipe's does not get the arguments that the recipe gives to its own.
+    """
     out: list[str] = []
     for argument in arguments:
         flag, equals, value = argument.partition("=")
@@ -106,7 +114,29 @@ def expand(arguments: list[str]) -> list[str]:
             out.append(f"--config={recipe_path(value)}")
         else:
             out.append(SHORT_FLAGS.get(flag, flag) + equals + value)
+    backbone = value_of(out, "--model.backbone.name")
+    if backbone is not None and not any(word.startswith("--model.backbone.args") for word in out):
+        own = [name for path in config_files(out) if (name := _backbone_of(path)) is not None]
+        if own and own[-1] != backbone:
+            out.append("--model.backbone.args={}")
     return out
+
+
+def value_of(words: list[str], flag: str) -> str | None:
+    """The value given to a flag, before parsing; the last one counts."""
+    found = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+    found += [value for word, value in pairwise(words) if word == flag]
+    return found[-1] if found else None
+
+
+def _backbone_of(path: Path) -> str | None:
+    """The backbone that a recipe's file names; None if it names none or cannot be read, which parsing will say."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        name = content["model"]["backbone"]["name"]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        return None
+    return str(name)
 
 
 def config_files(arguments: list[str]) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rankwise.data.transforms import AugmentSettings
 
@@ -23,6 +23,9 @@ class ShapesSettings:
     train_images: int = 4000
     val_images: int = 250
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(self, "data.shapes", size=1, train_images=1, val_images=1, seed=0)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,9 @@ class DataSettings:
     augment: AugmentSettings = field(default_factory=AugmentSettings)
     shapes: ShapesSettings = field(default_factory=ShapesSettings)
 
+    def __post_init__(self) -> None:
+        _at_least(self, "data", workers=0)
+
 
 @dataclass(frozen=True)
 class BoxSettings:
@@ -61,6 +67,9 @@ class BoxSettings:
 
     weight: float = 2.0
     weighting: Literal["none", "score", "quality"] = "none"
+
+    def __post_init__(self) -> None:
+        _at_least(self, "box", weight=0)
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,9 @@ class OptimizerSettings:
     backbone_lr: float = 1.0
     clip_norm: float = 0.0
 
+    def __post_init__(self) -> None:
+        _at_least(self, "optimizer", lr=0, momentum=0, weight_decay=0, backbone_lr=0, clip_norm=0)
+
 
 @dataclass(frozen=True)
 class ScheduleSettings:
@@ -101,6 +113,9 @@ class ScheduleSettings:
     decay: Literal["step", "cosine", "none"] = "step"
     milestones: tuple[float, ...] = (18.0, 22.0)
     final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _at_least(self, "schedule", warmup_steps=0, warmup_start=0, final=0)
 
 
 @dataclass(frozen=True)
@@ -146,3 +161,17 @@ class TrainSettings:
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: int = 1
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least(self, "train", epochs=1, accumulate=1, evaluate_every=1, evaluate_batch=1, log_every=1)
+        _at_least(self, "train", ema=0, checkpoint_minutes=0, checkpoint_steps=0, max_bad_steps=1, threads=0)
+        if self.ema >= 1:
+            raise ValueError(f"--train.ema is {self.ema:g}: it must be below 1")
+
+
+def _at_least(settings: Any, section: str, **least: int) -> None:
+    """Refuse numbers that are too small, by the flags that set them."""
+    for name, smallest in least.items():
+        value = getattr(settings, name)
+        if not value >= smallest:
+            raise ValueError(f"--{section}.{name} is {value:g}: it must be at least {smallest}")

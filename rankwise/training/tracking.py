@@ -21,12 +21,15 @@ from rankwise.training.checkpoint import not_written, write_text
 
 PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
 
+#: Steps that a stopwatch forgets again.
+WARM_UP = 10
+
 
 class Stopwatch:
     """Seconds by part of a training step.
 
     On a GPU the parts are only told apart by waiting for it at each boundary: there just the steps that are asked for
-    are measured.
+    are measured. The first steps, in which things are compiled and caches filled, do not count once there are more.
 
     Args:
         device: Where the training runs.
@@ -36,10 +39,14 @@ class Stopwatch:
         self.device = device
         self.totals = dict.fromkeys(PARTS, 0.0)
         self.steps = 0
+        self._begun = 0
         self._measuring = False
 
     def start_step(self, wanted: bool) -> None:
         """Begins a step; on a GPU it is measured only if wanted."""
+        if self._begun == WARM_UP:
+            self.totals, self.steps = dict.fromkeys(PARTS, 0.0), 0
+        self._begun += 1
         self._measuring = wanted or self.device.type != "cuda"
         self.steps += self._measuring
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from data_folders import CLASSES, write_coco_folder, write_voc_folder, write_yolo_folder
+from data_folders import CLASSES, write_coco_folder, write_two_years, write_voc_folder, write_yolo_folder
 from PIL import Image
 from rich.console import Console
 
@@ -47,6 +47,13 @@ def link_out(content, root):
     (root / "train" / "picture000.jpg").symlink_to(outside)
 
 
+def odd_name(name):
+    def change(content, root):
+        content["images"][0]["file_name"] = name
+
+    return change
+
+
 def no_name(content, root):
     del content["images"][0]["file_name"]
 
@@ -79,6 +86,19 @@ def category_id_twice(content, root):
     content["categories"][1]["id"] = 3
 
 
+def category_name_twice(content, root):
+    content["categories"][1]["name"] = "bolt"
+    path = root / "annotations" / "instances_val.json"
+    path.write_text(path.read_text().replace('"gear"', '"bolt"'))
+
+
+def crowd(value):
+    def change(content, root):
+        content["annotations"][0]["iscrowd"] = value
+
+    return change
+
+
 def category_without_name(content, root):
     content["categories"].append({"id": 91})
 
@@ -102,6 +122,11 @@ COCO_FAULTS = {
     "climbing": (climbing_name, "the file name '../../etc/passwd' leads out of the folder; put the image into"),
     "windows": (windows_name, "win.ini' leads out of the folder; put the image into"),
     "link": (link_out, "image 100 (picture000.jpg): the file name 'picture000.jpg' leads out of the folder; put"),
+    "odd link": (
+        odd_name("\ud800/../picture000.jpg"),
+        "the file name '\\ud800/../picture000.jpg' leads out of the folder; put the image into",
+    ),
+    "null": (odd_name("\0/../picture000.jpg"), "has no usable file name; name the image file"),
     "no name": (no_name, f"{TRAIN}: image 100 (None): has no usable file name; name the image file"),
     "image id twice": (
         image_id_twice,
@@ -122,6 +147,12 @@ COCO_FAULTS = {
         category_id_twice,
         f"{TRAIN}: the categories 'bolt' and 'gear' both have the id 3; give each",
     ),
+    "category name twice": (
+        category_name_twice,
+        f"{TRAIN}: the classes 3 and 7 are both called 'bolt'; give each its own name, or make them one",
+    ),
+    "crowd word": (crowd("no"), f"{TRAIN}: image 100: annotation 1 has 'no' as iscrowd; give 0, or 1 for a crowd"),
+    "crowd number": (crowd(2), "annotation 1 has 2 as iscrowd; give 0, or 1 for a crowd"),
     "category without name": (
         category_without_name,
         "entry 3 of categories has no whole number as id or no name; give",
@@ -164,6 +195,25 @@ def test_faults_of_coco_are_told_by_check_and_stop_training(tmp_path, name):
     for image, target in left:
         assert image.shape[1:] == target["size"]
         assert target["boxes"].isfinite().all()
+
+
+def test_classes_of_one_name_are_one_where_faults_are_skipped(tmp_path):
+    sound, root = write_coco_folder(tmp_path / "sound"), broken_coco(tmp_path / "data", category_name_twice)
+    dataset = open_dataset(root, skip_bad=True)
+    assert (dataset.classes, dataset.category_ids) == (["bolt", "nut"], [3, 90])
+    before = next(split.classes for split in check(sound).splits if split.name == "train")
+    after = next(split.classes for split in check(root).splits if split.name == "train")
+    assert after == {"bolt": before["bolt"] + before["gear"], "nut": before["nut"]}
+
+
+def test_a_class_name_that_data_yaml_gives_twice_is_told_once(yolo_folder):
+    edited(yolo_folder / "data.yaml", '"gear"', '"bolt"')
+    message = "data.yaml: the classes 0 and 1 are both called 'bolt'; give each its own name, or make them one"
+    assert [str(fault) for fault in check(yolo_folder).faults] == [message]
+    with pytest.raises(DataError) as caught:
+        open_dataset(yolo_folder)
+    assert message in str(caught.value)
+    assert open_dataset(yolo_folder, skip_bad=True).category_ids == [0, 2]
 
 
 def write_truncated(path: Path) -> None:
@@ -330,6 +380,15 @@ def test_faults_of_vocs_lists_and_images(voc_folder):
     assert "secret.xml: leads out of the folder; copy the file into it" in told[2]
 
 
+def test_an_image_of_voc_may_be_no_link_that_leads_out(voc_folder, tmp_path):
+    image = voc_folder / "JPEGImages" / "picture004.jpg"
+    shutil.move(image, tmp_path / "outside.jpg")
+    image.symlink_to(tmp_path / "outside.jpg")
+    edited(voc_folder / "Annotations" / "picture004.xml", "picture004.jpg", "other.jpg")
+    [fault] = check(voc_folder).faults
+    assert "Annotations/picture004.xml: there is no file 'other.jpg' in JPEGImages/" in str(fault)
+
+
 YOLO_FAULTS = {
     "words": (
         "0 0.5 0.5 x 0.1\n",
@@ -465,6 +524,20 @@ def test_a_folder_without_validation_is_noted(tmp_path):
     report = check(write_coco_folder(tmp_path / "data", val=0))
     assert report.notes == ["There is no validation split: training keeps a tenth of the images for it."]
     assert "keeps a tenth" in printed(report)
+
+
+def test_several_training_and_validation_splits_are_noted(tmp_path):
+    report = check(write_two_years(tmp_path / "data"))
+    assert report.faults == []
+    assert report.notes == [
+        "There are several train splits: train2014, train2017; name one by --data.train.",
+        "There are several val splits: val2014, val2017; name one by --data.val.",
+    ]
+
+
+def test_a_folder_that_is_not_there_is_a_fault_without_a_hint_at_the_built_in_dataset(tmp_path):
+    [fault] = check(tmp_path / "nowhere").faults
+    assert str(fault) == f"{tmp_path}/nowhere: there is no such folder; name the folder of a dataset"
 
 
 def test_a_folder_in_no_format_is_a_fault(tmp_path):

@@ -1,6 +1,7 @@
 """Folders in every format open by themselves and give the boxes that were written."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -15,13 +16,18 @@ from data_folders import (
     save,
     voc_xml,
     write_coco_folder,
+    write_two_years,
     write_voc_folder,
     write_yolo_folder,
     yolo_lines,
 )
 
 from rankwise.data import DataError, ShapesDataset, check, open_dataset, write_coco
+from rankwise.data.folder import Folder
 from rankwise.data.formats import find_source
+from rankwise.models.settings import InputSettings
+from rankwise.training.datasets import open_datasets, open_split
+from rankwise.training.settings import DataSettings
 
 WRITERS = {"COCO": write_coco_folder, "Pascal VOC": write_voc_folder, "YOLO": write_yolo_folder}
 
@@ -75,6 +81,117 @@ def test_a_folder_without_validation_is_split_90_to_10_the_same_way_each_time_an
     assert {record.name for record in open_dataset(moved, "val").records} == set(names)
 
 
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_folder_opens_by_whatever_way_it_is_named(tmp_path, monkeypatch, kind):
+    root = WRITERS[kind](tmp_path / "data" / "inside")
+    names = [record.name for record in open_dataset(root).records]
+    (tmp_path / "link").symlink_to(root)
+    for here, name in {root: ".", root / "sub": "..", tmp_path: "data/inside", root.parent: "../data/inside"}.items():
+        here.mkdir(exist_ok=True)
+        monkeypatch.chdir(here)
+        dataset = open_dataset(name)
+        assert [record.name for record in dataset.records] == names
+        assert dataset.records[0].path.is_relative_to(name)
+        assert dataset[0][0].shape[0] == 3
+        assert check(name).faults == []
+    monkeypatch.chdir(tmp_path)
+    assert [record.name for record in open_dataset("link").records] == names
+
+
+@pytest.mark.parametrize("name", [".", "..", "/", "sub", "../data"])
+def test_names_that_lead_out_do_so_however_the_folder_is_named(tmp_path, monkeypatch, name):
+    here = tmp_path / "data"
+    (here / "sub").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    folder = Folder(Path(name))
+    assert not folder.leads_out("images/a.jpg")
+    assert not folder.leads_out("../a.jpg", Path(name) / "images")
+    assert folder.leads_out("../../../secret.jpg") == folder.climbs_out("../../../secret.jpg") == (name != "/")
+    assert folder.leads_out("/etc/passwd")
+
+
+def test_a_name_that_climbs_back_over_a_link_leads_out(tmp_path):
+    (tmp_path / "elsewhere" / "sub").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "elsewhere" / "sub")
+    for folder in ("data", "elsewhere"):
+        (tmp_path / folder / "a.jpg").touch()
+    assert Folder(tmp_path / "data").leads_out("link/../a.jpg")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_yolo_with_an_absolute_path_opens_from_a_relative_one(tmp_path, monkeypatch, linked):
+    root = write_yolo_folder(tmp_path / "data")
+    named = root
+    if linked:
+        named = tmp_path / "link"
+        named.symlink_to(root)
+    text = (root / "data.yaml").read_text()
+    (root / "data.yaml").write_text(text.replace("path: .", f"path: {named}"))
+    monkeypatch.chdir(tmp_path)
+    dataset = open_dataset("data")
+    assert_shows(dataset, pictures(16, 0))
+    assert dataset.records[0].name == "images/train/picture000.jpg"
+    assert check("data").faults == []
+
+
+def test_splits_that_are_named_exactly_are_taken_though_others_go_by_the_same_word(tmp_path):
+    root = write_two_years(tmp_path / "data")
+    data = DataSettings(path=str(root), train="train2017", val="val2014")
+    train, val = open_datasets(data, InputSettings())
+    assert {Path(record.name).parts[0] for record in train.records} == {"train2017"}
+    assert {Path(record.name).parts[0] for record in val.records} == {"val2014"}
+    assert (len(train), len(val), train.notes, val.notes) == (16, 4, [], [])
+    assert len(open_dataset(root, "train2017")) == 16
+    with pytest.raises(DataError, match="several train splits: train2014, train2017; name one of them"):
+        open_dataset(root, "train")
+
+
+def test_images_are_kept_from_the_training_split_that_is_named(tmp_path):
+    data = DataSettings(path=str(write_two_years(tmp_path / "data", val=0)), train="train2017")
+    train, val = open_datasets(data, InputSettings())
+    assert (len(train), len(val)) == (14, 2)
+    assert {Path(record.name).parts[0] for record in [*train.records, *val.records]} == {"train2017"}
+    assert len(open_split(data, "train2014")) == 16
+
+
+def test_no_image_is_kept_for_validation_where_another_split_is_validated_on(tmp_path):
+    root = write_coco_folder(tmp_path / "data", train=20)
+    (root / "annotations/instances_val.json").rename(root / "annotations/instances_test.json")
+    (root / "val").rename(root / "test")
+    for val, count in {"test": 4, "train": 20}.items():
+        train_set, val_set = open_datasets(DataSettings(path=str(root), val=val), InputSettings())
+        assert (len(train_set), len(val_set)) == (20, count)
+        assert train_set.notes == val_set.notes == []
+    train_set, val_set = open_datasets(DataSettings(path=str(root)), InputSettings())
+    assert (len(train_set), len(val_set)) == (18, 2)
+
+
+def test_a_split_that_a_user_names_is_the_folders_own_and_else_the_recipes(tmp_path):
+    root = write_coco_folder(tmp_path / "data")
+    shutil.copytree(root / "train", root / "val2017")
+    shutil.copy(root / "annotations/instances_train.json", root / "annotations/instances_val2017.json")
+    data = DataSettings(path=str(root), val="val2017")
+    assert len(open_split(data, "val")) == len(open_split(data, "val2017", named=True)) == 16
+    assert len(open_split(data, "val", named=True)) == 4
+    other = write_coco_folder(tmp_path / "other")
+    assert len(open_split(DataSettings(path=str(other), val="val2017"), "val", named=True)) == 4
+    years = DataSettings(path=str(write_two_years(tmp_path / "years")), val="val2017")
+    assert {Path(record.name).parts[0] for record in open_split(years, "val", named=True).records} == {"val2017"}
+    assert len(open_split(DataSettings(val="test"), "val", named=True)) == DataSettings().shapes.val_images
+
+
+def test_file_names_that_are_no_utf8_are_names_like_others(tmp_path):
+    root = write_yolo_folder(tmp_path / "data", val=0)
+    name = os.fsdecode(b"caf\xe9")
+    (root / "images/train/picture000.jpg").rename(root / f"images/train/{name}.jpg")
+    (root / "labels/train/picture000.txt").rename(root / f"labels/train/{name}.txt")
+    names = {record.name for split in ("train", "val") for record in open_dataset(root, split).records}
+    assert f"images/train/{name}.jpg" in names
+    assert len(names) == 16
+    assert check(root).faults == []
+
+
 def test_category_ids_need_not_be_contiguous(coco_folder):
     dataset = open_dataset(coco_folder)
     assert dataset.category_ids == [3, 7, 90]
@@ -117,6 +234,16 @@ def test_crowd_area_and_missing_fields_of_coco(coco_folder):
     assert dataset[0][1]["iscrowd"][0].item()
     assert_shows_sizes = [(record.width, record.height) for record in dataset.records]
     assert assert_shows_sizes == [picture.size for picture in pictures(16, 0)]
+
+
+@pytest.mark.parametrize(
+    ("value", "crowd"), [("0", False), ("1", True), (0.0, False), (1.0, True), (None, False), (True, True)]
+)
+def test_crowd_flags_of_coco_however_they_are_written(coco_folder, value, crowd):
+    content, write = edit_coco(coco_folder)
+    content["annotations"][0]["iscrowd"] = value
+    write()
+    assert bool(open_dataset(coco_folder).records[0].iscrowd[0]) == crowd
 
 
 @pytest.mark.parametrize("layout", ["train2017", "images/train2017", "images", "train2017/images"])
@@ -175,6 +302,37 @@ def test_voc_files_beside_their_images(tmp_path):
     assert_shows(open_dataset(tmp_path / "splits", "train"), pictures(5, 0))
     assert_shows(open_dataset(tmp_path / "splits", "val"), pictures(5, 1))
     assert len(open_dataset(tmp_path / "flat", "train")) == 9
+
+
+@pytest.mark.parametrize("images", ["JPEGImages", "images", "Images", ".", "beside"])
+@pytest.mark.parametrize("annotations", ["Annotations", "annotations"])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_places_of_voc_files_and_images(tmp_path, annotations, images, renamed):
+    made = pictures(10)
+    for picture in made:
+        save(picture, tmp_path / (annotations if images == "beside" else images))
+        (tmp_path / annotations).mkdir(exist_ok=True)
+        (tmp_path / annotations / f"{'sheet_' * renamed}{picture.stem}.xml").write_text(voc_xml(picture))
+    source = find_source(tmp_path)
+    assert (source.name, source.splits) == ("Pascal VOC", ["train"])
+    assert len(open_dataset(tmp_path, "train")) == 9
+    assert_shows(open_dataset(tmp_path, val="train"), made)
+    assert check(tmp_path).faults == []
+
+
+def test_images_of_voc_are_where_most_of_them_are(tmp_path):
+    root = write_voc_folder(tmp_path / "voc")
+    (root / "JPEGImages").rename(root / "images")
+    (root / "JPEGImages").mkdir()
+    assert len(open_dataset(root)) == 16
+    shutil.move(root / "images" / "picture005.jpg", tmp_path)
+    [fault] = check(root).faults
+    assert "Annotations/picture005.xml: there is no file 'picture005.jpg' in images/; put the image" in str(fault)
+
+
+def test_json_beside_xml_files_is_coco(coco_folder):
+    (coco_folder / "annotations" / "picture000.xml").write_text("<annotation/>")
+    assert find_source(coco_folder).name == "COCO"
 
 
 def test_voc_corners_count_from_0_where_a_0_occurs(voc_folder):
@@ -278,8 +436,10 @@ def test_links_of_whole_image_folders_may_lead_elsewhere(coco_folder, tmp_path):
 
 
 def test_folders_that_are_no_dataset_are_told_what_is_expected(tmp_path):
-    with pytest.raises(DataError, match="there is no such folder; name the folder of a dataset, or 'shapes'"):
+    with pytest.raises(DataError, match=r"there is no such folder; name the folder of a dataset$"):
         open_dataset(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="there is no such folder; name the folder of a dataset, or 'shapes' for the"):
+        open_split(DataSettings(path=str(tmp_path / "nowhere")), "train")
     with pytest.raises(DataError, match=r"none of the known formats; expected annotations/instances_<split>\.json"):
         open_dataset(tmp_path)
 

@@ -5,10 +5,11 @@ import io
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
+from PIL.PngImagePlugin import PngInfo
 
 from rankwise.data import DataError
-from rankwise.data.images import read_header, read_image
+from rankwise.data.images import read_header, read_image, read_pixels
 
 SIZE = (40, 24)  # width, height
 
@@ -77,6 +78,35 @@ def test_images_are_turned_as_their_exif_orientation_says(tmp_path, ending):
     assert image[:, 20, -1].min() > 230  # the white top row is now the right column
     header = read_header(path)
     assert (header.width, header.height, header.turned) == (24, 40, True)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("ending", [".jpg", ".png", ".webp", ".tif"])
+def test_every_way_of_reading_turns_an_image_alike(tmp_path, ending, orientation):
+    path = tmp_path / f"a{ending}"
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture().save(path, exif=exif, **{"lossless": True} if ending == ".webp" else {})
+    header, image, pixels = read_header(path), read_image(path), read_pixels(path)
+    assert tuple(image.shape[1:]) == pixels.shape[:2] == (header.height, header.width)
+    assert header.turned == (orientation > 4)
+    shown = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert("RGB")).astype(int)
+    for found in (image.permute(1, 2, 0).numpy(), pixels):
+        assert np.abs(found - shown).max() <= 8
+
+
+@pytest.mark.parametrize("ending", [".jpg", ".png", ".webp"])
+def test_an_orientation_in_xmp_alone_turns_neither_size_nor_pixels(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    text = PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", xmp.decode())
+    picture().save(path, **{"pnginfo": text} if ending == ".png" else {"xmp": xmp})
+    assert Image.open(path).getexif()[0x0112] == 6
+    header = read_header(path)
+    assert (header.width, header.height, header.turned) == (*SIZE, False)
+    assert read_image(path).shape == (3, 24, 40)
+    assert read_pixels(path).shape == (24, 40, 3)
 
 
 @pytest.mark.parametrize("ending", [".jpg", ".png", ".webp", ".tif", ".bmp"])

@@ -12,6 +12,8 @@ from rankwise.data import DataError, DetectionDataset, ImageRecord, ShapesDatase
 from rankwise.data.loader import build_loader, collate, epoch_order, mixed
 from rankwise.data.transforms import AugmentSettings, TrainTransform
 from rankwise.models.settings import InputSettings
+from rankwise.training import loop
+from rankwise.training.recipe import parse_recipe
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,29 @@ def test_a_batch_is_padded_with_the_mean_colour_at_right_and_bottom():
         assert (image[:, height:].flatten(1) == colour).all()
         assert (image[:, :, width:].flatten(1) == colour).all()
     assert [target["size"] for target in batch.targets] == [(30, 70), (33, 20)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_batch_is_padded_with_the_colour_that_is_asked_for(workers):
+    small = ShapesDataset("train", images=2, size=40)
+    (batch,) = build_loader(small, 2, shuffle=False, workers=workers, colour=(1, 2, 3)).epoch(0)
+    assert torch.equal(batch.images, collate([small[0], small[1]], colour=(1, 2, 3)).images)
+    assert (batch.images[:, :, 40:].transpose(0, 1).flatten(1) == torch.tensor([[1], [2], [3]])).all()
+    assert (batch.images[:, :, :40, 40:].transpose(0, 1).flatten(1) == torch.tensor([[1], [2], [3]])).all()
+
+
+def test_training_pads_with_the_mean_colour_of_the_recipe(tmp_path, monkeypatch):
+    class Enough(Exception):
+        pass
+
+    def build(*_, colour, **__):
+        raise Enough(colour)
+
+    monkeypatch.setattr(loop, "build_loader", build)
+    recipe = parse_recipe(["--config", "shapes", "--data.shapes.train_images=4", "--model.input.mean=[0.2, 0.4, 1]"])
+    with pytest.raises(Enough) as given:
+        loop.train(recipe, tmp_path)
+    assert given.value.args == ((51, 102, 255),)
 
 
 def test_a_batch_that_fits_is_not_padded():

@@ -128,10 +128,15 @@ def _script(script: str, words: list[str]) -> None:
 def _installed(packages: list[str]) -> None:
     import tomllib
 
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["export"], "transformers"]
+    known = {"rankwise", ".", *(re.split(r"[\[<>=]", name)[0] for name in needed)}
     for package in packages:
-        named = re.fullmatch(r"(rankwise|\.|transformers)(?:\[(\w+)\])?", package)
-        if not named or (named[2] and named[2] not in extras):
+        named = re.fullmatch(r"([\w.-]+)(?:\[(\w+)\])?", package)
+        if package == "--no-deps":
+            continue
+        if not named or named[1] not in known or (named[2] and named[2] not in extras):
             raise WrongCommand(f"pip install {package}: there is no such package or extra")
 
 

@@ -114,6 +114,8 @@ def test_no_code_hides_from_these_tests(page: Path) -> None:
         "python examples/torchvision_retinanet.py --epochs 3",
         "make nothing",
         "pip install 'rankwise[none]'",
+        "pip install numpi",
+        "pip install --no-such-flag .",
         "rm -rf runs",
     ],
 )

@@ -10,7 +10,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from rankwise.models import BackboneSettings, Detector, DetectorSettings, HeadSettings, InputSettings, NeckSettings
+from rankwise.models import (
+    BackboneSettings,
+    Detector,
+    DetectorSettings,
+    HeadSettings,
+    InputSettings,
+    NeckSettings,
+    PostprocessSettings,
+)
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -36,6 +44,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         backbone=BackboneSettings("resnet10t", args={"channels": [8, 16, 24, 32], "stem_width": 8}),
         neck=NeckSettings(16, extra_levels=1),
         head=HeadSettings(16, depth=1),
+        postprocess=PostprocessSettings(score_threshold=0.05),
     )
     torch.manual_seed(0)
     detector = Detector(settings, ["ant", "bee", "cat"]).eval()

@@ -185,7 +185,7 @@ def test_other_files_are_told_apart(
 
 def test_a_missing_onnxruntime_is_said(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ModelError, match=r"pip install 'rankwise\[export\]'"):
+    with pytest.raises(ModelError, match=r"pip install onnx onnxscript onnxruntime"):
         OnnxDetector(exported.outside)
 
 

@@ -231,7 +231,7 @@ def test_weights_that_cannot_be_fetched_are_answered_by_how_to_give_a_file(monke
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(ModelError, match=r"no route to host.*offline.*backbone.pretrained: path/to/weights"):
+    with pytest.raises(ModelError, match=r"no route to host.*offline.*--model.backbone.pretrained FILE, or false"):
         Backbone(replace(SLIM, pretrained=True))
 
 

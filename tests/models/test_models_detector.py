@@ -21,6 +21,7 @@ from rankwise.models import (
     atss,
     fcos,
 )
+from rankwise.models.layers import normalisation
 from rankwise.models.neck import FeaturePyramid
 from rankwise.models.settings import InputSettings
 
@@ -28,6 +29,48 @@ from rankwise.models.settings import InputSettings
 def images(height: int, width: int, batch: int = 2) -> torch.Tensor:
     random = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8, generator=random)
+
+
+@pytest.mark.parametrize("channels", [1, 16, 32, 64])
+@pytest.mark.parametrize("norm", ["gn", "bn"])
+def test_one_image_with_a_level_of_one_pixel_trains_and_predicts(norm: str, channels: int) -> None:
+    neck, head = NeckSettings(channels, extra_levels=2, norm=norm), HeadSettings(channels, depth=1, norm=norm)
+    detector = Detector(small(atss(), neck=neck, head=head), CLASSES)
+    predictions = detector(images(64, 64, batch=1))
+    assert predictions.level_sizes[-2:] == (1, 1)
+    (predictions.logits.sum() + predictions.boxes.sum()).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in detector.parameters() if parameter.grad is not None)
+    detector.eval()
+    both = detector(images(64, 64, batch=2))
+    alone = detector(images(64, 64, batch=2)[:1])
+    assert torch.allclose(alone.logits[0], both.logits[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "plain"), [("gn", nn.GroupNorm(32, 32)), ("bn", nn.BatchNorm2d(32))])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(2, 32, 1, 1), (1, 32, 1, 2), (3, 32, 4, 5)])
+def test_normalisations_are_torchs_where_torch_has_values_enough(
+    kind: str, plain: nn.Module, training: bool, shape: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    plain = copy.deepcopy(plain).train(training)
+    nn.init.normal_(plain.weight)
+    nn.init.normal_(plain.bias)
+    ours = normalisation(kind, 32).train(training)
+    ours.load_state_dict(plain.state_dict())
+    values = torch.randn(shape)
+    assert torch.equal(ours(values), plain(values))
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
+def test_a_batch_norm_takes_its_running_statistics_for_a_single_value() -> None:
+    norm = normalisation("bn", 4)
+    norm(torch.randn(3, 4, 2, 2) * 3 + 1)
+    before = copy.deepcopy(norm.state_dict())
+    value = torch.randn(1, 4, 1, 1)
+    trained = norm(value)
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+    assert torch.equal(trained, norm.eval()(value))
 
 
 @pytest.mark.parametrize("size", [(64, 96), (33, 47), (1, 1), (97, 131), (20, 700), (700, 31)])

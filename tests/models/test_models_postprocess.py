@@ -34,15 +34,15 @@ def scene(seed: int, batch: int = 3, classes: int = 4, clusters: int = 8) -> Pre
 
 
 VARIANTS = {
-    "default": PostprocessSettings(),
+    "usual threshold": PostprocessSettings(score_threshold=0.05),
     "few a level": PostprocessSettings(topk=25),
     "few an image": PostprocessSettings(max_detections=5),
-    "no threshold": PostprocessSettings(score_threshold=0.0),
+    "no threshold": PostprocessSettings(),
     "high threshold": PostprocessSettings(score_threshold=0.9),
     "strict suppression": PostprocessSettings(nms_threshold=0.2),
     "no suppression": PostprocessSettings(nms_threshold=1.0, max_detections=50),
     "across classes": PostprocessSettings(per_class=False),
-    "voting": PostprocessSettings(score_voting=True),
+    "voting": PostprocessSettings(score_threshold=0.05, score_voting=True),
     "wide voting across classes": PostprocessSettings(score_voting=True, voting_sigma=0.2, per_class=False, topk=40),
 }
 
@@ -89,7 +89,7 @@ def test_sizes_may_be_a_tensor() -> None:
 def test_nothing_found_is_empty_with_the_right_shapes() -> None:
     predictions = scene(0)
     nothing = replace(predictions, logits=torch.full_like(predictions.logits, -50.0))
-    for settings in (PostprocessSettings(), VARIANTS["voting"]):
+    for settings in (VARIANTS["usual threshold"], VARIANTS["voting"]):
         for found in postprocess(nothing, SIZES, ORIGINALS, settings):
             assert found["boxes"].shape == (0, 4)
             assert found["scores"].shape == (0,)
@@ -101,8 +101,8 @@ def test_one_image_without_detections_does_not_shift_the_others() -> None:
     predictions = scene(0)
     logits = predictions.logits.clone()
     logits[1] = -50.0
-    whole = postprocess(predictions, SIZES, ORIGINALS, PostprocessSettings())
-    found = postprocess(replace(predictions, logits=logits), SIZES, ORIGINALS, PostprocessSettings())
+    whole = postprocess(predictions, SIZES, ORIGINALS, VARIANTS["usual threshold"])
+    found = postprocess(replace(predictions, logits=logits), SIZES, ORIGINALS, VARIANTS["usual threshold"])
     assert len(found[1]["boxes"]) == 0
     assert torch.equal(found[0]["boxes"], whole[0]["boxes"])
     assert torch.equal(found[2]["boxes"], whole[2]["boxes"])

@@ -252,6 +252,24 @@ def test_grey_and_transparent_images_become_rgb() -> None:
     assert as_image(Image.new("RGBA", (5, 4))).shape == (3, 4, 5)
 
 
+def test_an_image_of_16_bits_is_the_same_by_path_and_as_a_pil_image(tmp_path: Path) -> None:
+    values = (np.arange(48, dtype=np.uint16) * 1300).reshape(6, 8)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    by_path = as_image(tmp_path / "deep.png")
+    with Image.open(tmp_path / "deep.png") as image:
+        assert image.mode.startswith("I")
+        assert torch.equal(as_image(image), by_path)
+    assert torch.equal(by_path[0], torch.from_numpy((values >> 8).astype(np.uint8)))
+
+
+def test_a_turned_pil_image_is_turned_back(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture(20, 30).permute(1, 2, 0).numpy()).save(tmp_path / "turned.png", exif=exif)
+    with Image.open(tmp_path / "turned.png") as image:
+        assert torch.equal(as_image(image), as_image(tmp_path / "turned.png"))
+
+
 def stored(folder: Path, overall: float, per_class: dict[str, float]) -> None:
     scores = {name: {"score": score, "f1": 0.5} for name, score in per_class.items()}
     (folder / "eval.json").write_text(json.dumps({"thresholds": {"overall": {"score": overall}, "per_class": scores}}))

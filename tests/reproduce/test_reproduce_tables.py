@@ -1,7 +1,14 @@
 """Every row of the paper is a row of ours, and what is claimed is judged by the numbers."""
 
+import hashlib
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -12,8 +19,9 @@ from rich.console import Console
 from rankwise.cli import main
 from rankwise.models import Detector, DetectorSettings
 from rankwise.models.backbone import Backbone
-from rankwise.reproduce import TABLES, Plan
+from rankwise.reproduce import TABLES, Plan, ReproduceError, plans
 from rankwise.reproduce.claims import Above, Alike, Best
+from rankwise.reproduce.run import METRICS, read_run
 from rankwise.reproduce.tables import paper_row, paper_tables
 from rankwise.reproduce.text import Results, markdown, on_screen
 from rankwise.training.recipe import add_recipe_arguments, expand, recipe_from
@@ -167,6 +175,161 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     (tmp_path / "results.md").write_text(note)
     main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
     assert (tmp_path / "results.md").read_text() == note
+
+
+def digest(data, recipe, *flags):
+    return hashlib.sha256(json.dumps([data, recipe, *flags]).encode()).hexdigest()[:8]
+
+
+def test_a_run_is_found_however_its_data_is_spelt(tmp_path, monkeypatch):
+    (tmp_path / "voc").mkdir()
+    monkeypatch.chdir(tmp_path)
+    row = TABLES["losses"].rows[0]
+
+    def run_of(data):
+        return Plan(tmp_path / "out", data, "own_data").run_of(row, 0)
+
+    spellings = ["voc", "voc/", "./voc", "voc/../voc", str(tmp_path / "voc"), f"{tmp_path}/voc/"]
+    assert run_of("voc").parent.name.endswith(digest("voc", "own_data", *row.small))
+    assert len({run_of(data) for data in spellings[:4]}) == 1
+    for first in spellings:
+        made = run_of(first)
+        made.mkdir(parents=True)
+        assert {run_of(data) for data in spellings} == {made}
+        made.rmdir()
+
+
+def test_a_folder_named_shapes_is_not_the_built_in_dataset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    row = TABLES["losses"].rows[0]
+    built_in = Plan(tmp_path, "shapes", "own_data").run_of(row, 0)
+    assert built_in.parent.name.endswith(digest("shapes", "own_data", *row.small))
+    built_in.mkdir(parents=True)
+    for data in ("./shapes", "shapes/", str(tmp_path / "shapes")):
+        assert Plan(tmp_path, data, "own_data").run_of(row, 0) != built_in
+
+
+def test_a_stop_while_images_are_drawn_leaves_nothing_in_the_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(plans, "train_once", lambda *_: None)
+    plan, calls = Plan(tmp_path, "shapes", "shapes"), []
+
+    def draw(arguments, log):
+        folder = Path(arguments[2])
+        assert not folder.exists()  # the command refuses one with something in it
+        (folder / "annotations").mkdir(parents=True)
+        (folder / "annotations" / "instances_train.json").touch()
+        calls.append(folder)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        (folder / "annotations" / "instances_val.json").touch()
+
+    monkeypatch.setattr(plans, "call", draw)
+    with pytest.raises(KeyboardInterrupt):
+        plan.prepare(lambda _: None)
+    plan.prepare(lambda _: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["shapes"]
+    assert (tmp_path / "shapes" / "annotations" / "instances_val.json").is_file()
+    plan.prepare(lambda _: None)
+    assert len(calls) == 2
+
+
+def test_a_folder_in_the_way_of_the_drawn_images_is_left_alone(tmp_path):
+    (tmp_path / "shapes").mkdir()
+    (tmp_path / "shapes" / "mine.txt").touch()
+    with pytest.raises(ReproduceError, match="shapes: is in the way"):
+        Plan(tmp_path, "shapes", "shapes").prepare(lambda _: None)
+    assert [path.name for path in (tmp_path / "shapes").iterdir()] == ["mine.txt"]
+
+
+#: Stands for a training: on a signal it saves, which takes a while.
+SLOW = """#!{python}
+import signal, sys, time
+from pathlib import Path
+
+def save(number, frame):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Path("told").write_text(str(number))
+    time.sleep({seconds})
+    Path("saved").touch()
+    sys.exit(128 + number)
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, save)
+Path("ready").touch()
+time.sleep(60)
+"""
+
+CALL = """
+import sys
+from pathlib import Path
+from rankwise.reproduce import plans
+from rankwise.training import signals
+
+signals.SAME_SECONDS = 0.1
+sys.executable = str(Path("slow").absolute())
+try:
+    plans.call(["train"], Path("log"))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+class Called:
+    """A process that waits for the slow one, both in a group of their own as on a terminal."""
+
+    def __init__(self, folder, seconds):
+        self.folder = folder
+        (folder / "slow").write_text(SLOW.format(python=sys.executable, seconds=seconds))
+        (folder / "slow").chmod(0o755)
+        self.process = subprocess.Popen([sys.executable, "-c", CALL], cwd=folder, start_new_session=True)
+
+    def wait_for(self, name):
+        deadline = time.monotonic() + 60
+        while not (self.folder / name).exists():
+            assert time.monotonic() < deadline, name
+            assert self.process.poll() is None, name
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("number", "send", "code"),
+    [(signal.SIGINT, os.killpg, 130), (signal.SIGINT, os.kill, 130), (signal.SIGTERM, os.kill, 143)],
+    ids=["Ctrl-C", "SIGINT", "SIGTERM"],
+)
+def test_a_training_that_is_asked_to_stop_is_given_the_time_to_save(tmp_path, number, send, code):
+    called = Called(tmp_path, seconds=1)
+    called.wait_for("ready")
+    send(called.process.pid, number)
+    assert called.process.wait(60) == code
+    assert (tmp_path / "saved").exists()
+
+
+def test_a_second_ctrl_c_ends_the_training_at_once(tmp_path):
+    called = Called(tmp_path, seconds=50)
+    called.wait_for("ready")
+    os.killpg(called.process.pid, signal.SIGINT)
+    called.wait_for("told")
+    time.sleep(0.3)
+    os.killpg(called.process.pid, signal.SIGINT)
+    assert called.process.wait(20) == 130
+    assert not (tmp_path / "saved").exists()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(called.process.pid, 0)
+
+
+def test_the_milliseconds_of_a_run_that_was_resumed_are_those_since_then(tmp_path):
+    result = dict.fromkeys(METRICS.values()) | {"correlation": dict.fromkeys(("pcc", "scc", "kcc"))}
+    (tmp_path / "eval.json").write_text(json.dumps(result))
+
+    def write(*steps):
+        lines = [{"kind": "train", "step": at, "seconds": {"loss": took, "assign": 0.001}} for at, took in steps]
+        lines.append({"kind": "eval", "step": 100})
+        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return read_run(tmp_path)
+
+    # Twice 50 steps of 4 ms, the first of each of 400 ms and forgotten after ten.
+    assert write((1, 0.4), (25, 0.004), (50, 0.004), (51, 0.4), (75, 0.004), (100, 0.004))["loss ms"] == 4.0
+    assert write((1, 0.4), (2, 0.2))["loss ms"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""What a new user tries first, in ways that are easily got wrong: own classes, other backbones, other images."""
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from data_folders import write_coco_folder
+from live_runs import TINY
+
+from rankwise.cli import main
+from rankwise.evaluation.inference import pick_device
+from rankwise.losses import RankDetLoss, RankSortLoss
+from rankwise.training.folders import run_folder
+from rankwise.training.processes import SettingsError
+from rankwise.training.recipe import parse_recipe
+from rankwise.training.tracking import PARTS, WARM_UP, Stopwatch
+
+OWN = """
+import torch
+from rankwise.assign import IoUThreshold
+
+class Generous(IoUThreshold):
+    def __init__(self, positive: float = 0.3) -> None:
+        super().__init__(positive, min(positive, 0.3))
+"""
+
+
+def test_a_class_in_the_current_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    (tmp_path / "of_my_own.py").write_text(OWN)
+    main(["train", "shapes", *TINY, "--epochs=1", "--assign=of_my_own.Generous", "--run", "run"])
+    recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert recipe["assign"] == {"class_path": "of_my_own.Generous", "init_args": {"positive": 0.3}}
+
+
+def test_another_backbone_does_not_get_the_arguments_of_the_recipes_own():
+    assert parse_recipe(["--config", "shapes"]).model.backbone.args["stem_width"] == 24
+    assert parse_recipe(["--config", "shapes", "--model.backbone.name", "mobilenetv2_100"]).model.backbone.args == {}
+    kept = parse_recipe(["--config=shapes", "--model.backbone.name=resnet10t"])
+    assert kept.model.backbone.args["stem_width"] == 24
+    given = parse_recipe(
+        ["--config", "shapes", "--model.backbone.name=mobilenetv2_100", "--model.backbone.args={'act_layer': 'relu'}"]
+    )
+    assert given.model.backbone.args == {"act_layer": "relu"}
+
+
+def test_own_data_keeps_every_score_and_weighs_by_quality_as_the_paper_does():
+    recipe = parse_recipe(["--config", "own_data"])
+    assert recipe.model.postprocess.score_threshold == 0
+    assert recipe.loss.weight_by_quality
+    assert recipe.model.postprocess.score_voting
+    assert recipe.box.weighting == "quality"
+
+
+def test_runs_started_together_have_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: run_folder(None, "shapes", False), range(8)))
+    assert {str(folder) for folder in folders} == {f"runs/shapes-{number}" for number in range(1, 9)}
+
+
+def test_a_run_that_never_began_leaves_no_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["train", "shapes", "--data", "nowhere"])
+    assert "nowhere" in capsys.readouterr().err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_run_goes_on_in_its_own_folder(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(parse_recipe(["--config", "shapes"]).text)
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", str(tmp_path), "--run", "other"])
+    assert "leave out --run other" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("first")
+    write_coco_folder(folder / "data", train=8, val=4)
+    main(["train", "shapes", *TINY, "--data", str(folder / "data"), "--epochs=1", "--run", str(folder / "run")])
+    return folder / "run"
+
+
+def test_other_images_leave_the_results_of_the_run_alone(run, tmp_path):
+    own = {name: (run / name).read_bytes() for name in ("eval.json", "detections.json")}
+    other = write_coco_folder(tmp_path / "others", train=3, val=2)
+    main(["eval", str(run), "--split", "train"])
+    main(["eval", str(run), "--data", str(other)])
+    main(["eval", str(run), "--data", str(other), "--split", "train", "--flip", "true"])
+    assert {name: (run / name).read_bytes() for name in own} == own
+    counts = {
+        name: json.loads((run / name / "eval.json").read_text())["images"]
+        for name in ("eval-train", "eval-others", "eval-others-train-looks")
+    }
+    assert list(counts.values()) == [8, 2, 3]
+    main(["eval", str(run), "--split", "val"])  # the run's own once more
+    assert (run / "eval.json").read_bytes() == own["eval.json"]
+
+
+def test_a_device_that_is_not_there_is_said_plainly(run, capsys):
+    with pytest.raises(SettingsError, match="--device nonsense: torch cannot use it here"):
+        pick_device("nonsense")
+    assert pick_device("cpu") == torch.device("cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit):
+            main(["eval", str(run), "--device", "cuda"])
+        assert "--device cuda: torch cannot use it here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "there", "elsewhere"), [("loss", "APLos", "APLoss", "PAA"), ("assign", "PAAA", "PAA", "APLoss")]
+)
+def test_a_mistaken_name_is_answered_by_what_the_flag_takes(flag, value, there, elsewhere, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", f"--{flag}={value}"])
+    said = capsys.readouterr().err
+    assert f"did you mean {there!r}" in said
+    assert f" {elsewhere}," not in said
+    assert "LazyInstance" not in said
+
+
+def test_a_mistaken_short_flag_is_answered_by_the_right_one(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--epoch=3"])
+    assert "did you mean --epochs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("loss", [RankSortLoss, RankDetLoss])
+def test_no_part_of_a_loss_is_logged_under_the_name_of_the_whole(loss):
+    logits = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 0] + [3] * 16)
+    parts = loss().outcome(logits, labels, torch.rand(20, generator=torch.Generator().manual_seed(1))).parts
+    assert not {"ranking", "box"} & set(parts)
+
+
+def test_the_first_steps_do_not_count_once_there_are_more(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("rankwise.training.tracking.time.perf_counter", lambda: now[0])
+    watch = Stopwatch(torch.device("cpu"))
+    for step in range(WARM_UP + 5):
+        watch.start_step(False)
+        with watch.part("loss"):
+            now[0] += 10.0 if step < WARM_UP else 1.0
+        if step == 0:
+            assert watch.seconds()["loss"] == 10
+    assert watch.seconds() == dict.fromkeys(PARTS, 0.0) | {"loss": 1.0}
+
+
+def test_the_working_folder_is_only_the_last_place_to_look(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    with pytest.raises(SystemExit):
+        main(["train", "--print_config"])
+    assert sys.path[-1] == str(Path.cwd())
