@@ -66,7 +66,7 @@ class RankDetLoss(Loss):
         slope = (pull + sort) * scores * (1 - scores)
         gradient[samples.rows, samples.classes] = slope.to(gradient.dtype)
         loss = with_gradient(samples.logits, ranking + among, gradient)
-        return Outcome(loss, {"against_negatives": ranking.to(loss.dtype), "iou_guided": among.to(loss.dtype)})
+        return Outcome(loss, {"ranking": ranking.to(loss.dtype), "iou_guided": among.to(loss.dtype)})
 
     def _negative_groups(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """How many negatives each group has, and their mean score, float64 [groups]."""

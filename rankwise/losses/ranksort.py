@@ -72,7 +72,7 @@ class RankSortLoss(Loss):
                 gradients.append((gradient - above / (among + above)) / number)
             place = torch.cat([labels.new_zeros(0, dtype=torch.int64), *(group.place for group in groups)])
         loss = error_driven(logits, ranking + sorting, pushed, place, torch.cat(gradients))
-        parts = {"against_negatives": ranking.to(loss.dtype), "sorting": sorting.to(loss.dtype)}
+        parts = {"ranking": ranking.to(loss.dtype), "sorting": sorting.to(loss.dtype)}
         return Outcome(loss, parts)
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:

@@ -78,13 +78,15 @@ class Criterion(nn.Module):
             **_distances(predictions, rows, truth),
         )
         box = self.loss.box_loss(boxes, outcome)
+        terms = {"ranking": outcome.loss, "box": self.box.weight * box}
         log = {
-            **{name: value.detach() for name, value in outcome.parts.items()},
+            # A part that is called like the whole: RankSort's and RankDet's ranking among their other parts.
+            **{f"{name}_part" if name in terms else name: value.detach() for name, value in outcome.parts.items()},
             "positives": torch.tensor(float(len(rows)), device=labels.device),
             "unmatched": assignment.unmatched.float(),
             "iou": ious.mean() if len(rows) else ious.sum(),
         }
-        return Losses({"ranking": outcome.loss, "box": self.box.weight * box}, log)
+        return Losses(terms, log)
 
     def _box_weights(self, predictions: Predictions, rows: Tensor, ious: Tensor) -> Tensor:
         if self.box.weighting == "score":
