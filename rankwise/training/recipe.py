@@ -124,9 +124,12 @@ def expand(arguments: list[str]) -> list[str]:
 
 def value_of(words: list[str], flag: str) -> str | None:
     """The value given to a flag, before parsing; the last one counts."""
-    found = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
-    found += [value for word, value in pairwise(words) if word == flag]
-    return found[-1] if found else None
+    found = None
+    for word, following in pairwise([*words, None]):
+        name, equals, value = str(word).partition("=")
+        if name == flag:
+            found = value if equals else following
+    return found
 
 
 def _backbone_of(path: Path) -> str | None:

@@ -15,7 +15,7 @@ from rankwise.cli import main
 from rankwise.evaluation.inference import pick_device
 from rankwise.training.folders import run_folder
 from rankwise.training.processes import SettingsError
-from rankwise.training.recipe import parse_recipe
+from rankwise.training.recipe import parse_recipe, value_of
 from rankwise.training.tracking import PARTS, WARM_UP, Stopwatch
 
 OWN = """
@@ -46,6 +46,12 @@ def test_another_backbone_does_not_get_the_arguments_of_the_recipes_own():
         ["--config", "shapes", "--model.backbone.name=mobilenetv2_100", "--model.backbone.args={'act_layer': 'relu'}"]
     )
     assert given.model.backbone.args == {"act_layer": "relu"}
+
+
+def test_of_a_flag_given_twice_the_last_counts_however_it_is_written():
+    assert value_of(["--a=1", "--b", "2", "--a", "3"], "--a") == "3"
+    assert value_of(["--a", "3", "--b", "2", "--a=1"], "--a") == "1"
+    assert value_of(["--b", "2", "--a"], "--a") is None
 
 
 def test_own_data_keeps_every_score_and_weighs_by_quality_as_the_paper_does():
