@@ -1,0 +1,101 @@
+"""What a ranking loss asks of an engine, and what it gets back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from rankwise.pairsums.distances import Distance, Sigmoid
+
+Family: TypeAlias = Literal["pairwise", "ranksort", "alrp"]
+Scope: TypeAlias = Literal["batch", "image", "world"]
+
+#: Names of the numbers that each family reports beside its loss, in the order of ``Forward.log``.
+LOGS: dict[Family, tuple[str, ...]] = {
+    "pairwise": ("positives", "faults", "ranking_error"),
+    "ranksort": ("positives", "faults", "ranking", "sorting"),
+    "alrp": ("positives", "faults", "classification"),
+}
+
+
+@dataclass(frozen=True)
+class RankingSpec:
+    """Which ranking loss to compute: everything but the samples. Hashable, so that engines can cache by it.
+
+    Attributes:
+        family: The formula: "pairwise" (`PairwiseError`), "ranksort" (`RankSortLoss`) or "alrp" (`ALRPLoss`).
+        distance: What a pair adds to a positive's rank and error; a Step for "ranksort" and "alrp".
+        own: What a positive counts in its own rank.
+        margin: If given, pairs with x_v <= p_u - margin do not count, and errors are divided by the number of those
+            that do instead of by the rank.
+        adaptive: Whether positives of strictly lower quality are a positive's pairs, beside the negatives.
+        weight_by_quality: Whether each positive is weighted by its quality.
+        interpolated: Whether the precision is the running maximum in order of rising logit.
+        max_negatives: Count only so many negatives, the highest; None counts all.
+        tau: The IoU from which a box is right, for "alrp".
+        scope: Which samples rank together: those of this process, of each image, or of all processes.
+    """
+
+    family: Family
+    distance: Distance
+    own: float = 0.5
+    margin: float | None = None
+    adaptive: bool = False
+    weight_by_quality: bool = False
+    interpolated: bool = False
+    max_negatives: int | None = None
+    tau: float = 0.5
+    scope: Scope = "batch"
+
+    @property
+    def has_floor(self) -> bool:
+        """Whether pairs are dropped whose sample is too far below the positive: by the margin or the distance's cut."""
+        return self.margin is not None or (isinstance(self.distance, Sigmoid) and self.distance.cut is not None)
+
+    @property
+    def needs_quality(self) -> bool:
+        """Whether the positives' qualities are read."""
+        return self.family != "pairwise" or self.adaptive or self.weight_by_quality
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """Names of the numbers in ``Forward.log``."""
+        return LOGS[self.family]
+
+
+class Samples(NamedTuple):
+    """The samples of a batch: shapes, dtypes and devices are checked, values are not.
+
+    Attributes:
+        logits: Any floating dtype, contiguous, detached, [A, C].
+        labels: 0 to C - 1 a positive's class, C background, -1 ignored, int64 [A].
+        quality: The IoU of a positive's predicted box, detached, [A]; None if the loss reads none. Values at rows that
+            are not positive mean nothing and may be NaN.
+        image: Which image each row is from, in any order, int64 [A]; None unless the scope is "image".
+    """
+
+    logits: Tensor
+    labels: Tensor
+    quality: Tensor | None = None
+    image: Tensor | None = None
+
+
+class Forward(NamedTuple):
+    """What an engine's forward pass returns; nothing requires a gradient, all of it is on the samples' device.
+
+    Attributes:
+        loss: Scalar; float64 for float64 logits, else float32. 0 without positives, NaN if there are faults.
+        log: The numbers that ``spec.log`` names, [len(spec.log)], float64 where the device has it. "faults" counts
+            bad values: logits that are NaN or infinite (ignored rows too), labels out of range, qualities of positives
+            that are NaN or outside [0, 1] by more than 1e-4. Smaller excess is rounding and is clamped.
+        box_weights: How much each row's box error counts, in the loss's dtype, [A], 0 for rows that are not positive;
+            None unless the family is "alrp".
+        saved: What the backward pass needs beside the samples.
+    """
+
+    loss: Tensor
+    log: Tensor
+    box_weights: Tensor | None
+    saved: tuple[Tensor, ...]
