@@ -30,6 +30,7 @@ RANKING = ["APELoss", "PELoss", "APLoss", "RankSortLoss", "ALRPLoss", "RankDetLo
 #: Also measured without compiled code, as on a GPU or where there is no numba.
 PLAIN = ["APELoss", "APLoss"]
 OTHERS = ["DRLoss", "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss"]
+OTHERS += ["MALoss", "IABCELoss", "PositionSupervisedLoss", "CorrelationLoss"]
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -45,18 +45,24 @@ def world_positives(samples: Samples) -> Tensor:
 
 
 def focal_sum(
-    samples: Samples, gamma: float, weight: float, positive: Callable[[Tensor], Tensor]
+    samples: Samples,
+    gamma: float,
+    weight: float,
+    positive: Callable[[Tensor], Tensor],
+    constant_weight: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Sum of ``weight`` · p^γ · softplus(x) over the negatives, p = sigmoid(x), and of the positives' own terms.
 
-    The focal, the quality focal and the varifocal loss are this, with different terms for the positives. The gradient
-    is computed in the same pass, block by block, since building it by autograd costs several times as much.
+    Focal, quality focal, varifocal, MAL, IA-BCE and position-supervised loss are this, with different terms for the
+    positives. The gradient is computed in the same pass, block by block, since building it by autograd costs several
+    times as much.
 
     Args:
         samples: The samples.
         gamma: How fast the weight of an easy negative falls.
         weight: What the negatives are multiplied with.
         positive: Gives each positive's term from its logit, [P] to [P].
+        constant_weight: Whether p^γ is a constant for the gradient.
 
     Returns:
         The sum over all samples divided by the number of positives (:func:`world_positives`), with the two sums' parts.
@@ -67,8 +73,11 @@ def focal_sum(
 
     def negatives_of(block: Block) -> Tensor:
         p, cross_entropy = block.logits.sigmoid(), F.softplus(block.logits)
-        slope = torch.sub(1, p, out=gradient[block.rows])
-        slope.mul_(cross_entropy).mul_(gamma).add_(p)
+        slope = gradient[block.rows]
+        if constant_weight:
+            slope.copy_(p)
+        else:
+            torch.sub(1, p, out=slope).mul_(cross_entropy).mul_(gamma).add_(p)
         modulation = block.only_negatives(p.square_() if gamma == 2 else p.pow_(gamma))
         slope.mul_(modulation).mul_(scale)
         return modulation.mul_(cross_entropy).sum()

@@ -47,7 +47,8 @@ def test_there_are_all_losses_of_the_comparison():
     names = {value.__name__ for value in ALL}
     assert names >= {
         *("ALRPLoss", "APELoss", "APLoss", "DRLoss", "FocalLoss", "GHMLoss", "GeneralizedFocalLoss", "PELoss"),
-        *("QualityFocalLoss", "RankDetLoss", "RankSortLoss", "VarifocalLoss"),
+        *("QualityFocalLoss", "RankDetLoss", "RankSortLoss", "VarifocalLoss", "MALoss", "IABCELoss"),
+        *("PositionSupervisedLoss", "CorrelationLoss"),
     }
 
 

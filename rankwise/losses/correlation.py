@@ -1,0 +1,133 @@
+"""Correlation loss: scores of positives are to follow the quality of their boxes. Added to another loss."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from scipy.optimize import isotonic_regression
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rankwise.losses.base import Loss, Outcome, PositiveBoxes
+from rankwise.losses.focal import FocalLoss
+from rankwise.losses.inputs import check_choice, read_samples
+from rankwise.pairsums import eager
+
+#: Values that differ by less are equal: a coefficient of them would be one of rounding errors.
+ROUNDING = 1e-9
+
+Coefficient = Literal["spearman", "pearson", "concordance"]
+
+
+class CorrelationLoss(Loss):
+    """Any loss plus ``weight`` · (1 − ρ): ρ correlates the scores sigmoid(x) of the positives with their quality.
+
+    ρ is one of
+
+    - "pearson": covariance over the product of both deviations;
+    - "concordance": 2 · covariance over both variances plus the squared difference of the means;
+    - "spearman": Pearson's coefficient of the ranks. To have a gradient, ranks are soft (Blondel et al. 2020,
+      https://arxiv.org/abs/2002.08871): the projection of the values divided by ``softness`` onto all orders.
+
+    With fewer than two positives, or with all scores or all qualities equal, the addition is 0.
+
+    Correlation Loss: Enforcing Correlation between Classification and Localization, Kahraman et al. 2023,
+    https://arxiv.org/abs/2301.01019
+
+    Choices: the published code takes soft ranks with a softness of 1. Scores and qualities differ by less than 1, and
+    then every soft rank is linear in its value and Spearman's coefficient equals Pearson's; here the softness is 0.01,
+    near the true ranks. The positives of this process are correlated, whatever the scope of the loss it is added to.
+
+    Args:
+        loss: The loss it is added to; focal loss if not given. Its box loss is kept.
+        coefficient: "spearman", "pearson" or "concordance".
+        weight: Weight of the addition. The paper has 0.1 to 0.4.
+        softness: Softness of the ranks, for "spearman" alone.
+    """
+
+    def __init__(
+        self,
+        loss: Loss | None = None,
+        coefficient: Coefficient = "spearman",
+        weight: float = 0.2,
+        softness: float = 0.01,
+    ) -> None:
+        super().__init__()
+        check_choice("coefficient", coefficient, get_args(Coefficient))
+        if weight < 0 or softness <= 0:
+            raise ValueError(f"weight must be at least 0 and softness above 0, got {weight} and {softness}")
+        self.loss = loss or FocalLoss()
+        self.needs_distributions = self.loss.needs_distributions
+        self.coefficient = coefficient
+        self.weight = weight
+        self.softness = softness
+
+    @eager
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        base = self.loss.outcome(logits, labels, quality, image)
+        samples = read_samples(logits, labels, quality, needs_quality=True, finite=False)
+        scores = samples.logits[samples.rows, samples.classes].double().sigmoid()
+        lack = self._lack(scores, samples.positive_quality.double()).to(base.loss.dtype)
+        parts = {**base.parts, "correlation": (1 - lack).detach()}
+        return Outcome(base.loss + self.weight * lack, parts, base.box_weights)
+
+    def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
+        return self.loss.box_loss(boxes, outcome)
+
+    def _lack(self, scores: Tensor, quality: Tensor) -> Tensor:
+        """1 − ρ, or 0 where there is no ρ."""
+        if len(scores) < 2 or _constant(scores) or _constant(quality):
+            return scores.sum() * 0
+        if self.coefficient == "spearman":
+            scores, quality = soft_rank(scores, self.softness), soft_rank(quality, self.softness)
+        x, y = scores - scores.mean(), quality - quality.mean()
+        if self.coefficient == "concordance":
+            # As published, with the variances of a sample: divided by one less than the number of positives.
+            shift = (scores.mean() - quality.mean()).square() * (len(scores) - 1)
+            return 1 - 2 * (x * y).sum() / (x.square().sum() + y.square().sum() + shift)
+        return 1 - (x * y).sum() / (x.norm() * y.norm())
+
+
+def _constant(values: Tensor) -> bool:
+    low, high = values.detach().aminmax()
+    return bool(high - low < ROUNDING)
+
+
+class _SoftRank(torch.autograd.Function):
+    """Projection onto the permutahedron by isotonic regression; its Jacobian subtracts the mean of each pool."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, values: Tensor, softness: float) -> Tensor:
+        ordered, order = (values.detach() / softness).sort()
+        exact = torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)
+        fit = isotonic_regression((ordered - exact).cpu().numpy())
+        pooled = torch.from_numpy(fit.x).to(values)
+        sizes = torch.from_numpy(fit.blocks).to(values.device).diff()
+        pool = torch.arange(len(sizes), device=values.device).repeat_interleave(sizes)
+        ctx.save_for_backward(order, pool, sizes)
+        ctx.softness = softness  # type: ignore[attr-defined]
+        return torch.empty_like(values).scatter_(0, order, ordered - pooled)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: torch.autograd.function.FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
+        order, pool, sizes = ctx.saved_tensors  # type: ignore[attr-defined]
+        ordered = upstream[order]
+        means = ordered.new_zeros(len(sizes)).index_add_(0, pool, ordered) / sizes
+        slope = torch.empty_like(upstream).scatter_(0, order, ordered - means[pool])
+        return slope / ctx.softness, None  # type: ignore[attr-defined]
+
+
+def soft_rank(values: Tensor, softness: float) -> Tensor:
+    """Ranks from 1 (the lowest) to the number of values, [P] to [P], with a gradient; soft where values are close.
+
+    Args:
+        values: Float [P].
+        softness: Values that differ by less have ranks that differ by less than 1; the smaller, the nearer to true
+            ranks.
+    """
+    ranks: Tensor = _SoftRank.apply(values, softness)
+    return ranks

@@ -1,0 +1,47 @@
+"""Matching-aware loss: the target of a positive is a power of its quality."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.inputs import read_samples
+from rankwise.losses.samplewise import focal_sum
+from rankwise.pairsums import eager
+
+
+class MALoss(Loss):
+    """Matching-aware loss of DEIM: varifocal loss in which positives with poor boxes keep their weight.
+
+    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
+
+    - positives: −(q^γ · log p + (1 − q^γ) · log(1 − p))
+    - negatives: α · p^γ · −log(1 − p), where p^γ is a constant for the gradient
+
+    DEIM: DETR with Improved Matching for Fast Convergence, Huang et al. 2025, https://arxiv.org/abs/2412.04234
+
+    Args:
+        gamma: γ, the power of the target and of the negatives' weight. DEIM's recipes have 1.5.
+        alpha: α, the weight of negatives; DEIM has none, that is 1.
+    """
+
+    def __init__(self, gamma: float = 1.5, alpha: float = 1.0) -> None:
+        super().__init__()
+        if gamma < 0 or alpha < 0:
+            raise ValueError(f"gamma and alpha must be at least 0, got {gamma} and {alpha}")
+        self.gamma = gamma
+        self.alpha = alpha
+
+    @eager
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels, quality, needs_quality=True)
+        target = samples.positive_quality.pow(self.gamma)
+
+        def positive(x: Tensor) -> Tensor:
+            return F.binary_cross_entropy_with_logits(x, target, reduction="none")
+
+        loss, parts = focal_sum(samples, self.gamma, self.alpha, positive, constant_weight=True)
+        return Outcome(loss, parts)

@@ -1,0 +1,71 @@
+"""Position-supervised loss: the target of a positive is its quality relative to the best of its image."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.samplewise import focal_sum
+from rankwise.pairsums import eager
+
+
+class PositionSupervisedLoss(Loss):
+    """Position-supervised loss of Stable-DINO: focal loss with a target made of the box alone.
+
+    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x) and
+    s = q^power over the largest q^power of the same image:
+
+    - positives: α · |s − p|^γ · −(s · log p + (1 − s) · log(1 − p))
+    - negatives: (1 − α) · p^γ · −log(1 − p)
+
+    Without the argument ``image`` the whole batch counts as one image.
+
+    Detection Transformer with Stable Matching, Liu et al. 2023, https://arxiv.org/abs/2304.04742
+
+    Choices: the power is 1, as in LW-DETR and RF-DETR; Stable-DINO's own code has 2.
+
+    Args:
+        alpha: α, the weight of positives; negatives have 1 − α.
+        gamma: γ, how fast the weight of a sample falls whose score is near its target.
+        power: The power of the quality in the target.
+    """
+
+    def __init__(self, alpha: float = 0.25, gamma: float = 2.0, power: float = 1.0) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1 or gamma < 0 or power <= 0:
+            raise ValueError(
+                f"alpha must be in [0, 1], gamma at least 0 and power above 0, got {alpha}, {gamma} and {power}"
+            )
+        self.alpha = alpha
+        self.gamma = gamma
+        self.power = power
+
+    @eager
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        samples = read_samples(logits, labels, quality, image, needs_quality=True, needs_image=image is not None)
+        target = _over_best(samples.positive_quality.pow(self.power), samples)
+
+        def positive(x: Tensor) -> Tensor:
+            distance = (target - x.sigmoid()).abs()
+            entropy = F.binary_cross_entropy_with_logits(x, target, reduction="none")
+            return self.alpha * distance.pow(self.gamma) * entropy
+
+        loss, parts = focal_sum(samples, self.gamma, 1 - self.alpha, positive)
+        return Outcome(loss, parts)
+
+
+def _over_best(values: Tensor, samples: Samples) -> Tensor:
+    """Each positive's value over the largest of its image; 0 where that is 0."""
+    if not len(values):
+        return values
+    if samples.image is None:
+        best = values.amax()
+    else:
+        _, group = samples.image[samples.rows].unique(return_inverse=True)
+        best = torch.zeros_like(values).scatter_reduce_(0, group, values, "amax")[group]
+    return torch.where(best > 0, values / best.clamp(min=torch.finfo(values.dtype).tiny), 0.0)
