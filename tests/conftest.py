@@ -1,9 +1,16 @@
-"""Datasets as files, for tests of all rooms."""
+"""What all tests share: datasets as files, bfloat16 that runs, and an end of the run when a test process dies."""
 
+import os
 from pathlib import Path
 
 import pytest
+from crashed_worker import pytest_handlecrashitem  # noqa: F401  pytest finds the hook here
 from data_folders import write_coco_folder, write_voc_folder, write_yolo_folder
+
+from rankwise.bf16 import enable_bf16
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit the variable
+    enable_bf16()  # before torch is loaded
 
 
 @pytest.fixture

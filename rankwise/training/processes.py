@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from lightning_fabric.strategies import DDPStrategy
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rankwise.bf16 import Bf16Error, enable_bf16
 from rankwise.training.settings import TrainSettings
 
 
@@ -66,6 +68,8 @@ def build_fabric(settings: TrainSettings) -> Fabric:
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
     if settings.precision == "16" and on_cpu:
         raise SettingsError("--train.precision 16 needs a GPU; on the CPU take bf16 or 32")
+    if settings.precision == "bf16" and on_cpu:
+        _enable_bf16()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
     if local < 1:
         raise SettingsError(f"--devices {local}: there must be at least one")
@@ -82,6 +86,16 @@ def build_fabric(settings: TrainSettings) -> Fabric:
         strategy=strategy,
         precision=PRECISIONS[settings.precision],  # type: ignore[arg-type]
     )
+
+
+def _enable_bf16() -> None:
+    """Before the processes start: those that Fabric starts inherit what is set."""
+    try:
+        changed = enable_bf16()
+    except Bf16Error as error:
+        raise SettingsError(str(error)) from error
+    if changed:
+        print(changed, file=sys.stderr)
 
 
 def _meet_again(fabric: Fabric) -> None:

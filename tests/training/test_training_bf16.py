@@ -1,0 +1,51 @@
+"""bfloat16 on CPUs that announce instructions which they do not let run, by made-up probes that die."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rankwise.bf16 import VARIABLE, WITHOUT_AMX, Bf16Error, enable_bf16
+from rankwise.cli import main
+
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+DIES_WITH_AMX = f"import os\nif os.environ.get({VARIABLE!r}) != {WITHOUT_AMX!r}: os.abort()"
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "")  # so that it is as before when the test ends
+    monkeypatch.delenv(VARIABLE)
+
+
+def test_a_cpu_that_runs_bf16_is_left_alone() -> None:
+    assert enable_bf16("pass") is None
+    assert VARIABLE not in os.environ
+
+
+def test_amx_that_does_not_run_is_turned_off_and_said() -> None:
+    assert f"{VARIABLE}={WITHOUT_AMX}" in str(enable_bf16(DIES_WITH_AMX))
+    assert os.environ[VARIABLE] == WITHOUT_AMX
+    assert enable_bf16(DIES_WITH_AMX) is None  # in the processes that it starts
+
+
+@pytest.mark.parametrize("setting", [None, "ALL"])
+def test_what_dies_in_any_case_names_the_variable_and_keeps_the_users_setting(
+    monkeypatch: pytest.MonkeyPatch, setting: str | None
+) -> None:
+    if setting:
+        monkeypatch.setenv(VARIABLE, setting)
+    with pytest.raises(Bf16Error, match=rf"signal 4.*--precision 32, or .*{VARIABLE}"):
+        enable_bf16(DIES if setting is None else DIES_WITH_AMX.replace("os.abort()", DIES))
+    assert os.environ.get(VARIABLE) == setting
+
+
+def test_training_stops_with_a_message_before_it_could_die(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rankwise.training.processes.enable_bf16", partial(enable_bf16, DIES))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--precision=bf16", "--train.accelerator=cpu", f"--run={tmp_path / 'run'}"])
+    assert stop.value.code == 2
+    assert VARIABLE in capsys.readouterr().err
