@@ -25,6 +25,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # Links out of docs/ are right where the files are read as they are; on the site their ends are beside the pages.
 docs: install  ## Build the documentation's site, strictly: site/index.html opens from disk.

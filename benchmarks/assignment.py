@@ -22,7 +22,7 @@ from torchvision.models.detection import retinanet_resnet50_fpn
 from torchvision.ops import box_iou
 
 from rankwise.assign import ATSS, PAA, IoUThreshold
-from rankwise.structures import Predictions, Target
+from rankwise.types import Predictions, Target
 
 IMAGES, SIDE, CLASSES, TURNS = 8, 512, 80, 7
 STRIDES = (8, 16, 32, 64, 128)

@@ -28,12 +28,12 @@ import torch
 from lightning_fabric import Fabric
 from PIL import Image, ImageDraw
 
-from rankwise.structures import Batch
-from rankwise.training.datasets import open_datasets
+from rankwise.config.datasets import open_datasets
+from rankwise.config.recipe import parse_recipe
 from rankwise.training.loop import Run
-from rankwise.training.recipe import parse_recipe
 from rankwise.training.schedule import lr_factor, set_lr
 from rankwise.training.signals import StopFlag
+from rankwise.types import Batch
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH, HEIGHT, OBJECTS, CLASSES = 640, 384, 7, 80

@@ -28,12 +28,12 @@ from torchvision import tv_tensors
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.transforms import v2
 
+from rankwise.config.datasets import open_datasets
+from rankwise.config.recipe import parse_recipe
 from rankwise.data import DetectionDataset, ShapesDataset, build_loader, open_dataset, write_coco
 from rankwise.data.transforms import AugmentSettings, TrainTransform
-from rankwise.models.settings import InputSettings
-from rankwise.training.datasets import open_datasets
+from rankwise.images.settings import InputSettings
 from rankwise.training.loop import Run
-from rankwise.training.recipe import parse_recipe
 
 BATCH, SHORT, LONG = 8, 640, 1066
 WIDTH, HEIGHT = 640, 480  # as most of COCO's

@@ -64,12 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def train(words: list[str]) -> None:
     """Trains by a recipe."""
-    from rankwise.training import recipe as recipes
+    from rankwise.config import recipe as recipes
+    from rankwise.config.trust import check_recipe
+    from rankwise.distributed import StoppedElsewhere
     from rankwise.training.folders import is_restart, rank, run_folder
     from rankwise.training.loop import train as run_training
-    from rankwise.training.processes import StoppedElsewhere
     from rankwise.training.signals import Interrupted
-    from rankwise.training.trust import check_recipe
 
     short = "\n".join(f"  {flag:<14} {whole}" for flag, whole in recipes.SHORT_FLAGS.items())
     parser = _parser(
@@ -233,8 +233,8 @@ def data_check(words: list[str]) -> None:
 
 def data_shapes(words: list[str]) -> None:
     """Writes the built-in dataset as files."""
+    from rankwise.config.settings import ShapesSettings
     from rankwise.data import ShapesDataset, write_coco
-    from rankwise.training.settings import ShapesSettings
 
     parser = _parser("data shapes", "Write the built-in dataset as a COCO folder.")
     parser.add_argument("folder", type=str, help="Where to; must be new or empty.")
@@ -253,8 +253,8 @@ def reproduce(words: list[str]) -> None:
     """Trains the rows of a table and prints it."""
     import shlex
 
+    from rankwise.config.recipe import recipe_path
     from rankwise.reproduce import TABLES, Plan, reproduce_table, write_summary
-    from rankwise.training.recipe import recipe_path
 
     names = "\n".join(f"  {name:<18} {table.title}" for name, table in TABLES.items())
     parser = _parser(
@@ -335,7 +335,7 @@ def _parser(verb: str, description: str) -> ArgumentParser:
 
 
 def _parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] | None = None) -> Any:
-    from rankwise.suggest import explain
+    from rankwise.config.suggest import explain
 
     bases: dict[str, type] = {}
     if short_flags:
@@ -350,7 +350,7 @@ def _parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str]
 
 
 def _nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:
-    from rankwise.suggest import nearest
+    from rankwise.config.suggest import nearest
 
     return nearest(word, known)
 
@@ -364,22 +364,20 @@ def _without(words: list[str], flag: str) -> list[str]:
 
 
 def _processes_have_met() -> bool:
-    import torch
+    from rankwise.distributed import is_initialized
 
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    return is_initialized()
 
 
 def _user_errors() -> list[type[BaseException]]:
     """What is answered by a message alone. Imported late: `rankwise --help` must be quick."""
     errors: list[type[BaseException]] = [UserError, FileNotFoundError, PermissionError]
     for module, names in {
-        "rankwise.data.errors": ["DataError"],
-        "rankwise.models.plain": ["ModelError"],
+        "rankwise.errors": ["DataError", "ModelError", "SettingsError"],
         "rankwise.report.runs": ["ReportError"],
         "rankwise.reproduce.plans": ["ReproduceError"],
         "rankwise.training.checkpoint": ["CheckpointError"],
-        "rankwise.training.processes": ["SettingsError"],
-        "rankwise.training.trouble": ["TrainingStopped"],
+        "rankwise.training.diagnostics": ["TrainingStopped"],
     }.items():
         if module in sys.modules:
             errors += [getattr(sys.modules[module], name) for name in names]

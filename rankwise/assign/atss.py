@@ -9,12 +9,13 @@ import torch
 from torch.nn import functional
 
 from rankwise.assign.base import Assigner, Claims, Objects
-from rankwise.assign.pairs import paired_iou, pieces
+from rankwise.assign.chunks import pieces
+from rankwise.boxes import paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rankwise.structures import Predictions
+    from rankwise.types import Predictions
 
 #: How far, in pixels, an anchor's centre must be inside an object to count as inside; the published value.
 INSIDE = 0.01

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rankwise.assign.chunks import pieces
 from rankwise.assign.overlap import winners
-from rankwise.assign.pairs import areas, intersections, pieces
-from rankwise.structures import Assignment
+from rankwise.boxes import areas, intersections
+from rankwise.types import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from rankwise.structures import Predictions, Target
+    from rankwise.types import Predictions, Target
 
 #: An anchor with more than this share of its area inside a crowd region is ignored, unless it is positive.
 CROWD_SHARE = 0.5
@@ -121,7 +122,7 @@ class Claims:
 class Assigner(ABC):
     """Chooses for a whole batch which samples are positive, for which object, and which are ignored.
 
-    Call it with the predictions and the targets of a batch; it returns an :class:`~rankwise.structures.Assignment`.
+    Call it with the predictions and the targets of a batch; it returns an :class:`~rankwise.types.Assignment`.
     Every assigner keeps to these rules:
 
     - An anchor that several objects want goes to the one with the highest anchor IoU, and where that is equal to the

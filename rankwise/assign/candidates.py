@@ -10,14 +10,15 @@ import torch
 from torch.nn import functional
 from torchvision.ops import generalized_box_iou_loss
 
+from rankwise.assign.chunks import pieces
 from rankwise.assign.overlap import best_overlaps, owned_anchors
-from rankwise.assign.pairs import paired_iou, pieces
+from rankwise.boxes import paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rankwise.assign.base import Objects
-    from rankwise.structures import Predictions
+    from rankwise.types import Predictions
 
 #: Focal loss and the weight of the GIoU loss beside it, as the original PAA has them (its λ1).
 FOCAL_ALPHA, FOCAL_GAMMA, GIOU_WEIGHT = 0.25, 2.0, 1.3

@@ -8,7 +8,7 @@ from rankwise.assign.base import Assigner, Claims, Objects
 from rankwise.assign.overlap import best_overlaps, owned_anchors
 
 if TYPE_CHECKING:
-    from rankwise.structures import Predictions
+    from rankwise.types import Predictions
 
 
 class IoUThreshold(Assigner):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rankwise.assign.pairs import pieces, table_iou
+from rankwise.assign.chunks import pieces
+from rankwise.boxes import table_iou
 
 if TYPE_CHECKING:
     from torch import Tensor

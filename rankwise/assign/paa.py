@@ -11,12 +11,12 @@ import torch
 from rankwise.assign.base import Assigner, Claims, Objects
 from rankwise.assign.candidates import Candidates, best_of_levels
 from rankwise.assign.gmm import fit_mixtures
-from rankwise.assign.pairs import paired_iou
+from rankwise.boxes import paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rankwise.structures import Predictions
+    from rankwise.types import Predictions
 
 Clustering = Literal["scores", "ranking", "localization", "losses"]
 

@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rankwise.data.collector import unreadable
 from rankwise.data.dataset import ImageRecord, wrong_size
-from rankwise.data.errors import DataError
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.data.formats import Source, class_mismatch, find_source, matching_splits
-from rankwise.data.gathering import unreadable
-from rankwise.data.images import MAX_PIXELS, read_image
+from rankwise.errors import DataError
+from rankwise.images.reading import MAX_PIXELS, read_image
 
 #: Edges of the histogram of box sizes, square root of the area in pixels; 32 and 96 bound COCO's medium size.
 SIZE_EDGES = (0, 8, 16, 32, 64, 96, 128, 256, 512, 1024)

@@ -8,12 +8,12 @@ from typing import Any
 
 from PIL import Image
 
+from rankwise.data.collector import Gathering, Reading, labels_of
 from rankwise.data.dataset import DetectionDataset
-from rankwise.data.errors import DataError
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.gathering import Gathering, Reading, labels_of
-from rankwise.data.images import MAX_PIXELS
+from rankwise.errors import DataError
+from rankwise.images.reading import MAX_PIXELS
 
 #: Names by which the folder of a split's images is found are tried out on this many images.
 _TRIED = 50

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from rankwise.data.errors import DataError
-from rankwise.data.images import MAX_PIXELS, MEAN_COLOUR, read_image
-from rankwise.structures import Target
+from rankwise.errors import DataError
+from rankwise.images.reading import MAX_PIXELS, MEAN_COLOUR, read_image
+from rankwise.types import Target
 
 #: Takes an image, uint8 [3, H, W], and its target, and gives both changed alike.
 Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]

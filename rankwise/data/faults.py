@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankwise.data.errors import DataError
+from rankwise.errors import DataError
 
 #: Faults that an error shows one by one; the others it counts.
 SHOWN = 10

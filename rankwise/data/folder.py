@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from rankwise.data.images import IMAGE_ENDINGS
+from rankwise.images.reading import IMAGE_ENDINGS
 
 
 class Folder:

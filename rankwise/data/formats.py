@@ -12,14 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from rankwise.data.coco import CocoSource
+from rankwise.data.collector import Reading
 from rankwise.data.dataset import DetectionDataset, ImageRecord, Transform
-from rankwise.data.errors import DataError
 from rankwise.data.faults import left_out, refuse
 from rankwise.data.folder import Folder
-from rankwise.data.gathering import Reading
-from rankwise.data.images import MAX_PIXELS
 from rankwise.data.voc import VocSource
 from rankwise.data.yolo import YoloSource, yaml_file
+from rankwise.errors import DataError
+from rankwise.images.reading import MAX_PIXELS
 
 #: Part of a folder without validation split that is kept for validation.
 HELD_OUT = 0.1

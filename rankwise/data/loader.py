@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from rankwise.data.dataset import DetectionDataset
-from rankwise.data.errors import DataError
-from rankwise.data.images import MEAN_COLOUR
-from rankwise.structures import Batch, Target
+from rankwise.errors import DataError
+from rankwise.images.reading import MEAN_COLOUR
+from rankwise.types import Batch, Target
 
 #: Which item of which epoch: all that a worker needs to know.
 _Key = tuple[int, int]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from rankwise.data.drawing import TURN, Dice, cosine, ellipse_ring, sine, stroke
+from rankwise.data.rendering import TURN, Dice, cosine, ellipse_ring, sine, stroke
 
 _CIRCLE = ellipse_ring(48)
 

@@ -5,8 +5,8 @@
 from rankwise.data.checks import CheckReport, check, print_report
 from rankwise.data.coco import write_coco
 from rankwise.data.dataset import DetectionDataset, ImageRecord
-from rankwise.data.errors import DataError
 from rankwise.data.formats import open_dataset
 from rankwise.data.loader import Loader, build_loader, collate
 from rankwise.data.shapes import ShapesDataset
 from rankwise.data.transforms import AugmentSettings, EvalTransform, TrainTransform
+from rankwise.errors import DataError

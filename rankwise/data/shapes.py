@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rankwise.data.dataset import DetectionDataset, ImageRecord, Transform
-from rankwise.data.drawing import TURN, Dice, Outline, placed, smooth_noise, waves
 from rankwise.data.outlines import CLASSES, clutter
+from rankwise.data.rendering import TURN, Dice, Outline, placed, smooth_noise, waves
 
 # How hard the dataset is. A small network trained for minutes should end at 30 to 70 AP, where losses still differ.
 MAX_OBJECTS = 8

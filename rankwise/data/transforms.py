@@ -6,7 +6,6 @@ Random numbers come from torch's generator alone, so that a seed before the call
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,11 +14,11 @@ from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
 from rankwise.data.hue import Distort
-from rankwise.data.images import MEAN_COLOUR
-from rankwise.structures import Target
-
-if TYPE_CHECKING:
-    from rankwise.models.settings import InputSettings
+from rankwise.images.reading import MEAN_COLOUR
+from rankwise.images.settings import InputSettings
+from rankwise.images.sizes import input_size
+from rankwise.images.tensors import resize_for_input
+from rankwise.types import Target
 
 #: Boxes that augmentation leaves smaller than this many pixels, either way, are left out.
 SMALLEST_BOX = 1.0
@@ -162,8 +161,6 @@ def resize(image: Tensor, target: Target, settings: InputSettings) -> tuple[Tens
         target: Its target.
         settings: The detector's input settings.
     """
-    from rankwise.models.images import input_size, resize_for_input  # here, since checking data needs no detector
-
     height, width = image.shape[-2:]
     new_height, new_width = input_size(height, width, settings)
     scale = torch.tensor([new_width / width, new_height / height]).repeat(2)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rankwise.data.errors import DataError
+from rankwise.data.collector import Gathering, Reading
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.gathering import Gathering, Reading
-from rankwise.data.images import IMAGE_ENDINGS, MAX_PIXELS
+from rankwise.errors import DataError
+from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
 #: Where images are beside a folder of XML files.
 _IMAGE_FOLDERS = ("JPEGImages", "images", "Images")

@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from rankwise.data.errors import DataError
+from rankwise.data.collector import Gathering, Reading, labels_of
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.gathering import Gathering, Reading, labels_of
-from rankwise.data.images import MAX_PIXELS
+from rankwise.errors import DataError
+from rankwise.images.reading import MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")

@@ -13,7 +13,7 @@ from rankwise.evaluation.correlation import Correlation, correlate, localised
 from rankwise.evaluation.matching import Matches, match
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table, sorted_image_ids
 from rankwise.evaluation.thresholds import Thresholds, best_thresholds
-from rankwise.structures import Detections
+from rankwise.types import Detections
 
 if TYPE_CHECKING:
     from rich.console import Console

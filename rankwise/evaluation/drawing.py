@@ -19,7 +19,7 @@ from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_ta
 if TYPE_CHECKING:  # an exported detector draws where there is no torch
     from torch import Tensor
 
-    from rankwise.structures import Detections, Target
+    from rankwise.types import Detections, Target
 
 #: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or PIL's.
 Picture: TypeAlias = "Tensor | NDArray[np.uint8] | Image.Image"

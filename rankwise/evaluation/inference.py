@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 
+from rankwise import distributed
+from rankwise.config.datasets import open_split
+from rankwise.config.recipe import read_section
+from rankwise.config.settings import DataSettings, TrainSettings
 from rankwise.data.dataset import DetectionDataset
-from rankwise.data.errors import DataError
 from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
+from rankwise.errors import DataError, SettingsError
 from rankwise.evaluation.coco import Evaluation, evaluate
+from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
+from rankwise.evaluation.pictures import draw_evaluation
 from rankwise.evaluation.results import write_results
+from rankwise.from_dict import from_dict
+from rankwise.images.tensors import mean_colour
 from rankwise.models import Detector, TestSettings
-from rankwise.models.images import mean_colour
-from rankwise.models.looks import detect_in_looks, looks_of
-from rankwise.structures import Detections
-from rankwise.training.processes import SettingsError, agree, gather, together
+from rankwise.models.tta import detect_in_looks, looks_of
+from rankwise.types import Detections
 
 #: Validation images that the contact sheet shows.
 PICTURES = 12
@@ -135,7 +140,6 @@ def evaluate_detector(
     dataset: DetectionDataset,
     batch_size: int,
     workers: int,
-    fabric: Fabric,
     stopped: Callable[[], bool] | None = None,
 ) -> tuple[Evaluation | None, dict[str, str]]:
     """Measures a detector, its images shared among all processes.
@@ -145,23 +149,22 @@ def evaluate_detector(
         dataset: The dataset, with its evaluation transform.
         batch_size: Images at a time in each process.
         workers: Loader processes of each process.
-        fabric: The processes.
         stopped: Asked before each batch whether to give up, which all processes then do.
 
     Returns:
         The result on rank 0, None on the others and if given up; and why images could not be read, by name.
     """
-    with together(fabric):
-        mine = detect(detector, dataset, batch_size, workers, fabric.global_rank, fabric.world_size, stopped)
-    if agree(fabric, stopped is not None and stopped())[0]:
+    with distributed.all_raise():
+        mine = detect(detector, dataset, batch_size, workers, distributed.rank(), distributed.world_size(), stopped)
+    if distributed.all_reduce_any(stopped is not None and stopped())[0]:
         return None, {}
     found = Found()
-    for share in gather(fabric, mine):
+    for share in distributed.all_gather_objects(mine):
         found.detections.update(share.detections)
         found.faults.update(share.faults)
     result = None
-    with together(fabric):
-        if fabric.is_global_zero:
+    with distributed.all_raise():
+        if distributed.rank() == 0:
             result = measure(readable(dataset, found), found)
     return result, found.faults
 
@@ -192,19 +195,12 @@ def evaluate_run(
         device: Where to compute.
         console: Where to print.
     """
-    from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
-    from rankwise.evaluation.pictures import draw_evaluation
-    from rankwise.models.plain import from_plain
-    from rankwise.training.datasets import open_split
-    from rankwise.training.recipe import read_section
-    from rankwise.training.settings import DataSettings, TrainSettings
-
     console = console or Console(highlight=False)
     section = read_section(run, "data")
     out = out or run / _subfolder(section, data, split, test)
     if data is not None:
         section["path"] = data
-    settings = from_plain(DataSettings, section, "data")
+    settings = from_dict(DataSettings, section, "data")
     detector = Detector.load(run, device=pick_device(device))
     dataset = open_split(settings, split or "val", detector.classes, named=split is not None)
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
@@ -212,7 +208,7 @@ def evaluate_run(
         raise DataError(
             f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}"
         )
-    batch_size = batch_size or from_plain(TrainSettings, read_section(run, "train"), "train").evaluate_batch
+    batch_size = batch_size or from_dict(TrainSettings, read_section(run, "train"), "train").evaluate_batch
     workers = settings.workers if workers is None else workers
     found = detect(detector, dataset, batch_size, workers, test=test or detector.settings.test)
     for fault in found.faults.values():

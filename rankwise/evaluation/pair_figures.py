@@ -22,7 +22,7 @@ from rankwise.data.loader import build_loader
 from rankwise.evaluation.colors import ACCENT, EMPHASIS
 from rankwise.evaluation.figures import _nothing, new_panels, save_figure, style_panel
 from rankwise.models import Detector
-from rankwise.structures import Predictions, Target
+from rankwise.types import Predictions, Target
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

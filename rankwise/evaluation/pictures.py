@@ -11,7 +11,7 @@ from rankwise.data import DetectionDataset
 from rankwise.evaluation import figures
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.drawing import Seen, contact_sheet
-from rankwise.structures import Detections
+from rankwise.types import Detections
 
 
 def draw_evaluation(

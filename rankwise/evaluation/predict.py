@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
-from rankwise.data.errors import DataError
-from rankwise.data.images import IMAGE_ENDINGS, read_image
+from rankwise.errors import DataError
 from rankwise.evaluation.drawing import draw_detections
+from rankwise.images.reading import IMAGE_ENDINGS, read_image
 
 
 def find_images(words: Sequence[str]) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rankwise.evaluation.tables import detection_table
-from rankwise.structures import Detections
+from rankwise.types import Detections
 
 
 def results_json(detections: Mapping[int, Detections], category_ids: Sequence[int]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # detections of an exported detector are arrays, drawn where there is no torch
-    from rankwise.structures import Detections
+    from rankwise.types import Detections
 
 
 @dataclass(frozen=True)

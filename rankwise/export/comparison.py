@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rankwise.models import Detector, ModelError, input_size
-from rankwise.structures import Detections, Predictions
+from rankwise.types import Detections, Predictions
 
 #: The most that boxes (pixels) and scores may differ. Convolutions add in another order there, which costs float32 a
 #: millionth of a value, and of a box's length: boxes are allowed more where images are longer than 256 pixels.

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rankwise.models.plain import ModelError, from_plain
+from rankwise.errors import ModelError
+from rankwise.from_dict import from_dict
 from rankwise.models.settings import InputSettings, PostprocessSettings
 
 #: The name of the JSON text among the metadata of the ONNX file.
@@ -63,8 +64,8 @@ class Manifest:
             classes = [str(item) for item in values["classes"]]
             return cls(
                 classes,
-                from_plain(InputSettings, values["input"], "input"),
-                from_plain(PostprocessSettings, values["postprocess"], "postprocess"),
+                from_dict(InputSettings, values["input"], "input"),
+                from_dict(PostprocessSettings, values["postprocess"], "postprocess"),
                 None if thresholds is None else {item: float(thresholds[item]) for item in classes},
                 nms,
             )

@@ -17,7 +17,7 @@ from rankwise.export.manifest import KEY, Manifest
 from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.models import Detector, ModelError
-from rankwise.models.looks import looks_of
+from rankwise.models.tta import looks_of
 
 #: Written by torch's exporter without conversion, and read by every onnxruntime since 2023.
 OPSET = 18

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankwise.data.images import read_pixels
 from rankwise.evaluation.predict import find_images, predict_files
 from rankwise.export.runtime import OnnxDetector
+from rankwise.images.reading import read_pixels
 
 
 def predict_images(

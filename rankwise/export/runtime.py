@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rankwise.errors import ModelError
 from rankwise.export.manifest import Manifest
-from rankwise.export.suppress import find_detections
-from rankwise.models.plain import ModelError
-from rankwise.models.settings import InputSettings
-from rankwise.models.sizes import input_size
+from rankwise.export.nms import find_detections
+from rankwise.images.settings import InputSettings
+from rankwise.images.sizes import input_size
 
 INSTALL = "it needs more packages, install them with: pip install onnx onnxscript onnxruntime"
 

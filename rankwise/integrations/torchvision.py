@@ -13,12 +13,11 @@ from torchvision.ops import box_convert
 
 from rankwise.assign import ATSS
 from rankwise.assign.base import Assigner
+from rankwise.criterion import BoxSettings, Criterion
 from rankwise.integrations.softmax import log_odds
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss
-from rankwise.structures import Predictions, Target
-from rankwise.training.criterion import Criterion
-from rankwise.training.settings import BoxSettings
+from rankwise.types import Predictions, Target
 
 Model = TypeVar("Model", RetinaNet, FCOS, SSD)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import box_convert
 
-from rankwise.assign.pairs import paired_iou
+from rankwise.boxes import paired_iou
 from rankwise.integrations.softmax import log_odds
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss

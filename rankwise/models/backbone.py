@@ -14,8 +14,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from rankwise.errors import ModelError
 from rankwise.models.deformable import make_deformable
-from rankwise.models.plain import ModelError
 from rankwise.models.settings import BackboneSettings
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import deform_conv2d
 
-from rankwise.models.plain import ModelError
+from rankwise.errors import ModelError
 
 
 class DeformableConv2d(nn.Module):

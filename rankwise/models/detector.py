@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rankwise.errors import ModelError
+from rankwise.images.tensors import as_image
 from rankwise.models import weights
 from rankwise.models.anchors import Anchors, cell_anchors
 from rankwise.models.backbone import Backbone
-from rankwise.models.boxes import IntegralCoder, box_coder
+from rankwise.models.box_coding import IntegralCoder, box_coder
 from rankwise.models.head import Head
-from rankwise.models.images import as_image
-from rankwise.models.looks import detect_in_looks, looks_of
 from rankwise.models.neck import FeaturePyramid
-from rankwise.models.plain import ModelError
 from rankwise.models.postprocess import Sizes, postprocess
 from rankwise.models.settings import DetectorSettings
-from rankwise.structures import Detections, Predictions
+from rankwise.models.tta import detect_in_looks, looks_of
+from rankwise.types import Detections, Predictions
 
 
 class Detector(nn.Module):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankwise.models.plain import ModelError
+from rankwise.errors import ModelError
+from rankwise.models.nms import suppress, vote
 from rankwise.models.settings import PostprocessSettings
-from rankwise.models.suppress import suppress, vote
-from rankwise.structures import Detections, Predictions
+from rankwise.types import Detections, Predictions
 
 Sizes = Sequence[tuple[int, int]] | Tensor
 

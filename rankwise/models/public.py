@@ -2,8 +2,9 @@
 
 # ruff: noqa: F401 - used by those who import the room
 
+from rankwise.images.sizes import input_size
+from rankwise.images.tensors import resize_for_input, stack_images
 from rankwise.models.detector import Detector
-from rankwise.models.images import resize_for_input, stack_images
 from rankwise.models.settings import (
     AnchorSettings,
     BackboneSettings,
@@ -18,4 +19,3 @@ from rankwise.models.settings import (
     fcos,
     retinanet,
 )
-from rankwise.models.sizes import input_size

@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from rankwise.models.plain import ModelError
+from rankwise.errors import ModelError
 from rankwise.models.settings import DetectorSettings
 
 #: Under this name the metadata holds settings, classes and extras as JSON; safetensors takes texts only.

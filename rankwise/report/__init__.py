@@ -1,6 +1,6 @@
 """A run explains itself: one HTML page with its recipe, curves, numbers, mistakes and pictures."""
 
-from rankwise.report.errors import Errors, Kind, ap50_gains, classify
+from rankwise.report.error_types import Errors, Kind, ap50_gains, classify
 from rankwise.report.page import write_report
 from rankwise.report.runs import ReportError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rankwise.evaluation.tabulate import shown
-from rankwise.report.errors import ERRORS, Kind, ap50_gains
+from rankwise.report.error_types import ERRORS, Kind, ap50_gains
 from rankwise.report.runs import RunData
 
 #: What to look at when a kind of error costs most.

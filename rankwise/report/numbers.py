@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.correlation import localised
 from rankwise.evaluation.thresholds import sweep
-from rankwise.report.errors import ERRORS, Errors, Kind, ap50_gains
+from rankwise.report.error_types import ERRORS, Errors, Kind, ap50_gains
 
 #: Thresholds a slider can take, about.
 THRESHOLDS = 300

@@ -15,7 +15,7 @@ from typing import Any
 import rankwise
 from rankwise.evaluation.colors import hex_color
 from rankwise.report import numbers
-from rankwise.report.errors import DEFINITIONS, Kind
+from rankwise.report.error_types import DEFINITIONS, Kind
 from rankwise.report.findings import comparison, findings
 from rankwise.report.runs import ReportError, RunData, open_run, run_names
 from rankwise.report.sheet import BUDGET, box_rows, choose_images, picture_rows

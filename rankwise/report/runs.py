@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import yaml
 
+from rankwise.config.datasets import open_split
+from rankwise.config.recipe import read_section
+from rankwise.config.settings import DataSettings
 from rankwise.data.dataset import DetectionDataset
 from rankwise.evaluation.coco import Evaluation, evaluate, unique_names
 from rankwise.evaluation.figures import read_metrics
 from rankwise.evaluation.results import read_results
-from rankwise.report.errors import Errors, classify
+from rankwise.from_dict import from_dict
+from rankwise.report.error_types import Errors, classify
 
 #: A difference in AP between eval.json and the rounded boxes of the results file that few images explain, not more.
 ROUNDING = 0.5
@@ -70,18 +74,13 @@ def open_run(run: Path, name: str, data: str | None = None, device: str = "auto"
     Raises:
         ReportError: This is no run, or it has nothing to report yet.
     """
-    from rankwise.models.plain import from_plain
-    from rankwise.training.datasets import open_split
-    from rankwise.training.recipe import read_section
-    from rankwise.training.settings import DataSettings
-
     if not (run / "recipe.yaml").is_file():
         raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
     _evaluate_if_needed(run, data, device)
     section = read_section(run, "data")
     if data is not None:
         section["path"] = data
-    settings = from_plain(DataSettings, section, "data")
+    settings = from_dict(DataSettings, section, "data")
     dataset = open_split(settings, "val")
     truth = dataset.ground_truth()
     try:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rankwise.data.dataset import DetectionDataset
-from rankwise.data.errors import DataError
-from rankwise.report.errors import Errors, Kind
+from rankwise.errors import DataError
+from rankwise.report.error_types import Errors, Kind
 from rankwise.report.numbers import score_text
 from rankwise.report.runs import RunData
 

@@ -22,7 +22,7 @@ from rankwise.reproduce.rows import Row
 from rankwise.training.signals import stop_signals
 
 if TYPE_CHECKING:
-    from rankwise.training.recipe import Recipe
+    from rankwise.config.recipe import Recipe
 
 Say = Callable[[str], None]
 
@@ -137,7 +137,7 @@ def _spellings(data: str) -> list[str]:
 
 @cache
 def _parsed(recipe: str, *flags: str) -> Recipe:
-    from rankwise.training.recipe import parse_recipe
+    from rankwise.config.recipe import parse_recipe
 
     try:
         return parse_recipe(["--config", recipe, *flags])

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from rankwise.training.processes import SettingsError
+from rankwise.errors import SettingsError
 
 
 def rank() -> int:

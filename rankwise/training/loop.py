@@ -15,23 +15,24 @@ from lightning_fabric import Fabric
 from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
+from rankwise.config.datasets import open_datasets
+from rankwise.config.recipe import Recipe
+from rankwise.criterion import Criterion
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
+from rankwise.distributed import (
+    StoppedElsewhere,
+    all_gather_objects,
+    all_raise,
+    all_reduce_any,
+    barrier_and_close,
+    broadcast_buffers,
+)
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
+from rankwise.images.tensors import mean_colour
 from rankwise.models import Detector
-from rankwise.models.images import mean_colour
-from rankwise.structures import Batch, Predictions
 from rankwise.training.checkpoint import load_checkpoint, remove_parts, save_checkpoint, write_text, write_whole
-from rankwise.training.criterion import Criterion
-from rankwise.training.datasets import open_datasets
-from rankwise.training.processes import StoppedElsewhere, agree, finish, gather, launch, send_buffers, together
-from rankwise.training.recipe import Recipe
-from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
-from rankwise.training.signals import Interrupted, StopFlag, stop_signals
-from rankwise.training.state import Progress, RunState, fixed_settings, without_pretrained
-from rankwise.training.step import Buffers, PlainForward, finite, whole_batch_backward
-from rankwise.training.tracking import Stopwatch, Tracker
-from rankwise.training.trouble import (
+from rankwise.training.diagnostics import (
     Symptoms,
     TrainingStopped,
     broken_weight,
@@ -42,10 +43,17 @@ from rankwise.training.trouble import (
     symptoms_of_losses,
     symptoms_of_predictions,
 )
+from rankwise.training.processes import launch
+from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
+from rankwise.training.signals import Interrupted, StopFlag, stop_signals
+from rankwise.training.state import Progress, RunState, fixed_settings, without_pretrained
+from rankwise.training.step import Buffers, PlainForward, finite, whole_batch_backward
+from rankwise.training.tracking import Stopwatch, Tracker
+from rankwise.types import Batch, Predictions
 
 
 class Decision(NamedTuple):
-    """What the processes have agreed upon in the middle of a step: each holds if it holds for any of them.
+    """What all processes decide in the middle of a step: each holds if it holds for any of them.
 
     Attributes:
         stop: A signal has come: stop after this step.
@@ -75,11 +83,11 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False) -> None:
     place, resume = fabric.broadcast((str(folder), resume))
     folder = Path(place)
     try:
-        with together(fabric):
+        with all_raise():
             train_set, val_set = open_datasets(recipe.data, recipe.model.input)
         run = Run(recipe, folder, fabric, train_set, val_set, resume)
         run.fit()
-        finish(fabric)
+        barrier_and_close()
         if fabric.is_global_zero:
             evaluate_run(folder, device=str(fabric.device), console=run.tracker.console)
     except (RuntimeError, MemoryError, OSError) as error:
@@ -110,7 +118,7 @@ class Run:
         settings = recipe.train
         self.recipe, self.folder, self.fabric, self.val_set = recipe, folder, fabric, val_set
         saved = self.read_checkpoint() if resume else None
-        with together(fabric):
+        with all_raise():
             torch.manual_seed(settings.seed)
             self.detector = Detector(without_pretrained(recipe.model) if saved else recipe.model, train_set.classes)
             if settings.channels_last:
@@ -144,7 +152,7 @@ class Run:
         self.steps_per_epoch = len(self.loader)
         self._last_save = time.monotonic()
         self._known_faults: set[str] = set()
-        with together(fabric):
+        with all_raise():
             if saved:
                 self.state.take_up(saved)
             if fabric.is_global_zero:
@@ -214,7 +222,7 @@ class Run:
         return batch
 
     def train_step(self, batch: Batch | Exception, stop: StopFlag) -> tuple[dict[str, Tensor], Decision]:
-        """One step of the optimiser; returns what the log shows of it, and what the processes have agreed upon."""
+        """One step of the optimiser; returns what the log shows of it, and what all processes decided."""
         at, clip = self.progress, self.recipe.optimizer.clip_norm
         if isinstance(batch, Exception):
             self.decide(stop, None, None)
@@ -267,7 +275,7 @@ class Run:
         due = steps > 0 and (self.progress.step + 1) % steps == 0
         if minutes > 0 and self.fabric.is_global_zero:
             due = due or time.monotonic() - self._last_save > 60 * minutes
-        return Decision(*agree(self.fabric, stop.raised, batch is None, bad, faults, due))
+        return Decision(*all_reduce_any(stop.raised, batch is None, bad, faults, due))
 
     def skip(self, symptoms: Symptoms, normal: bool = False) -> None:
         """Leaves a step out, says why, and stops the run after too many in a row.
@@ -280,7 +288,7 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         self.buffers.put_back()
         at.skipped, at.bad_in_a_row = at.skipped + 1, at.bad_in_a_row + (not normal)
-        everyone = joined(gather(self.fabric, symptoms))
+        everyone = joined(all_gather_objects(symptoms))
         wrong, images = ", ".join(everyone.wrong), list(everyone.images)
         self.tracker.say(f"step {at.step + 1} skipped: not finite: {wrong}; images: {', '.join(images)}")
         self.tracker.write({"kind": "skipped", "step": at.step + 1, "epoch": at.epoch, "why": wrong, "images": images})
@@ -304,7 +312,7 @@ class Run:
         """Counts and names the images of the batch, of all processes, that could not be read."""
         mine = [(str(target["name"]), target["fault"]) for target in batch.targets if target.get("fault")]
         at = self.progress
-        for name, why in chain(*gather(self.fabric, mine)):
+        for name, why in chain(*all_gather_objects(mine)):
             at.faults += 1
             self.tracker.write({"kind": "fault", "step": at.step + 1, "epoch": at.epoch, "image": name, "why": why})
             self.say_fault(name, why)
@@ -319,20 +327,19 @@ class Run:
         """Measures the detector on the validation images and keeps it if it is the best so far."""
         at, settings = self.progress, self.recipe.train
         start = time.monotonic()
-        send_buffers(self.fabric, self.evaluated)
+        broadcast_buffers(self.evaluated)
         result, faults = evaluate_detector(
             self.evaluated,
             self.val_set,
             batch_size=settings.evaluate_batch,
             workers=self.recipe.data.workers,
-            fabric=self.fabric,
             stopped=lambda: stop.raised,
         )
-        if agree(self.fabric, stop.raised)[0]:
+        if all_reduce_any(stop.raised)[0]:
             raise Interrupted(stop.number or signal.SIGTERM)
         for name, why in faults.items():
             self.say_fault(name, why)
-        with together(self.fabric):
+        with all_raise():
             if result is not None:  # on rank 0
                 ap = -1.0 if result.ap is None else result.ap
                 seconds = round(time.monotonic() - start, 2)
@@ -352,7 +359,7 @@ class Run:
     def save(self) -> None:
         """Writes the whole state of the run to ``last.ckpt``."""
         self._last_save = time.monotonic()
-        with together(self.fabric):
+        with all_raise():
             if self.fabric.is_global_zero:
                 if broken := broken_weight(self.detector):  # the checkpoint before is worth more
                     lr, precision = self.optimizer.param_groups[0]["lr"], self.recipe.train.precision
@@ -362,7 +369,7 @@ class Run:
     def read_checkpoint(self) -> dict[str, Any] | None:
         """What ``last.ckpt`` holds, on all processes; None if the run was stopped before there was one."""
         state = None
-        with together(self.fabric):
+        with all_raise():
             if self.fabric.is_global_zero:
                 remove_parts(self.folder)
                 # A best detector without a checkpoint is no young run: the checkpoint was taken away.

@@ -8,28 +8,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import LightningEnvironment
 from lightning_fabric.strategies import DDPStrategy
-from torch import distributed, nn
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from rankwise.bf16 import Bf16Error, enable_bf16
-from rankwise.training.settings import TrainSettings
-
-
-class SettingsError(ValueError):
-    """Settings that do not go together, or not with this machine or this run."""
-
-
-class StoppedElsewhere(Exception):
-    """Another process has stopped the run, and says why."""
-
+from rankwise.config.settings import TrainSettings
+from rankwise.errors import SettingsError
 
 # Running statistics are those of rank 0, as is DDP's way, but they are sent when they are read and not at each forward:
 # a process that fails before its forward then leaves no other waiting in it. Newer versions of torch call it so:
@@ -127,59 +116,6 @@ def share_of_batch(batch_size: int, world_size: int) -> int:
             f"{batch_size}"
         )
     return batch_size // world_size
-
-
-def agree(fabric: Fabric, *flags: bool) -> list[bool]:
-    """For each flag whether it is up on any process, by one message; every process must ask."""
-    if fabric.world_size == 1:
-        return list(flags)
-    tensor = torch.tensor(flags, dtype=torch.int32, device=fabric.device)
-    distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
-    return [bool(flag) for flag in tensor.tolist()]
-
-
-def gather(fabric: Fabric, value: Any) -> list[Any]:
-    """The value of every process, in the order of ranks, on all of them."""
-    if fabric.world_size == 1:
-        return [value]
-    values: list[Any] = [None] * fabric.world_size
-    distributed.all_gather_object(values, value)
-    return values
-
-
-@contextmanager
-def together(fabric: Fabric) -> Iterator[None]:
-    """What fails on one process fails on all, so that none waits for another in vain.
-
-    The first of those that failed raises its own error, the others :class:`StoppedElsewhere`. Processes must not wait
-    for each other inside.
-    """
-    error = None
-    try:
-        yield
-    except Exception as caught:
-        error = caught
-    if fabric.world_size > 1:
-        first = torch.tensor(fabric.world_size if error is None else fabric.global_rank, device=fabric.device)
-        distributed.all_reduce(first, distributed.ReduceOp.MIN)
-        if int(first) < fabric.world_size and int(first) != fabric.global_rank:
-            raise StoppedElsewhere from error
-    if error is not None:
-        raise error
-
-
-def send_buffers(fabric: Fabric, module: nn.Module) -> None:
-    """Gives all processes rank 0's buffers, such as the running statistics of batch norms."""
-    if fabric.world_size > 1:
-        for buffer in module.buffers():
-            distributed.broadcast(buffer, 0)
-
-
-def finish(fabric: Fabric) -> None:
-    """Lets the processes go their own ways."""
-    if fabric.world_size > 1 and distributed.is_initialized():
-        distributed.barrier()
-        distributed.destroy_process_group()
 
 
 def _end_with_parent(every: float = 2.0) -> None:

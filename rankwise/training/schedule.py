@@ -8,7 +8,7 @@ from bisect import bisect_right
 import torch
 from torch import nn
 
-from rankwise.training.settings import OptimizerSettings, ScheduleSettings
+from rankwise.config.settings import OptimizerSettings, ScheduleSettings
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool = False) -> torch.optim.Optimizer:

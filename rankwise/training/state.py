@@ -11,10 +11,10 @@ import torch
 from lightning_fabric.plugins import Precision
 from timm.utils.model_ema import ModelEmaV3
 
+from rankwise.config.recipe import Recipe
+from rankwise.criterion import Criterion
+from rankwise.errors import SettingsError
 from rankwise.models import Detector, DetectorSettings
-from rankwise.training.criterion import Criterion
-from rankwise.training.processes import SettingsError
-from rankwise.training.recipe import Recipe
 
 
 @dataclass

@@ -13,10 +13,10 @@ from lightning_fabric.wrappers import _FabricModule
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from rankwise.criterion import Criterion, Losses
 from rankwise.models import Detector
-from rankwise.structures import Batch, Predictions
-from rankwise.training.criterion import Criterion, Losses
 from rankwise.training.tracking import Stopwatch
+from rankwise.types import Batch, Predictions
 
 FIELDS = tuple(field.name for field in fields(Predictions))
 DIFFERENTIABLE = ("logits", "boxes", "distribution")

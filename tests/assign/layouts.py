@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankwise.structures import Predictions, Target
+from rankwise.types import Predictions, Target
 
 
 def grid(side: int, strides: tuple[int, ...], scales: tuple[float, ...]) -> tuple[Tensor, tuple[int, ...]]:

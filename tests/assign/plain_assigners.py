@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torchvision.ops import box_iou
 
-from rankwise.structures import Assignment, Predictions, Target
+from rankwise.types import Assignment, Predictions, Target
 
 
 def settle(claims: list[tuple[int, int, float]], anchors: int) -> list[int]:

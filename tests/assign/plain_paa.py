@@ -11,7 +11,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 from torchvision.ops import box_iou, generalized_box_iou_loss, sigmoid_focal_loss
 
-from rankwise.structures import Assignment, Predictions, Target
+from rankwise.types import Assignment, Predictions, Target
 
 
 def fitted(values: Tensor) -> GaussianMixture:

@@ -11,10 +11,9 @@ from layouts import grid, layout
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rankwise.assign import ATSS, PAA, Assigner, IoUThreshold
+from rankwise.assign import ATSS, PAA, Assigner, IoUThreshold, chunks
 from rankwise.assign import overlap as overlap_module
-from rankwise.assign import pairs as pairs_module
-from rankwise.structures import Assignment, Predictions, Target
+from rankwise.types import Assignment, Predictions, Target
 
 CLASSES = 3
 ASSIGNERS = [IoUThreshold(), ATSS(), PAA(), PAA(clustering="losses"), PAA(clustering="ranking", normalize=False)]
@@ -205,7 +204,7 @@ def test_the_size_of_the_pieces_changes_nothing(assigner: Assigner, monkeypatch:
     batches = [layout(seed, classes=CLASSES) for seed in range(15)]
     expected = [assigner(*batch) for batch in batches]
     for budget, rows in ((1, 1), (5000, 4), (1 << 40, 1 << 40)):
-        monkeypatch.setitem(pairs_module.PAIR_BUDGET, "cpu", budget)
+        monkeypatch.setitem(chunks.PAIR_BUDGET, "cpu", budget)
         monkeypatch.setattr(overlap_module, "BLOCK_ROWS", rows)
         for batch, one in zip(batches, expected, strict=True):
             found = assigner(*batch)
@@ -251,7 +250,7 @@ def test_a_thousand_objects_and_two_hundred_thousand_anchors_keep_to_the_budget(
     before = peak_memory()
     with LargestTensor() as largest:
         found = assigner(predictions, [target])
-    assert largest.bytes <= pairs_module.PAIR_BUDGET["cpu"] < table / 80
+    assert largest.bytes <= chunks.PAIR_BUDGET["cpu"] < table / 80
     assert peak_memory() - before < table / 8  # a few such pieces and what is held for each anchor
     check_sound(found, predictions, [target])
     assert int(found.unmatched) < 500

@@ -9,7 +9,7 @@ from layouts import layout
 
 from rankwise.assign import ATSS, IoUThreshold
 from rankwise.assign.atss import smallest
-from rankwise.structures import Assignment
+from rankwise.types import Assignment
 
 
 def check_equal(found: Assignment, expected: Assignment) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rankwise.assign import PAA
 from rankwise.assign.base import Objects
-from rankwise.structures import Predictions, Target
+from rankwise.types import Predictions, Target
 
 VARIANTS = [("scores", True), ("scores", False), ("ranking", True), ("localization", True), ("losses", False)]
 

@@ -22,12 +22,12 @@ from data_folders import (
     yolo_lines,
 )
 
+from rankwise.config.datasets import open_datasets, open_split
+from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, ShapesDataset, check, open_dataset, write_coco
 from rankwise.data.folder import Folder
 from rankwise.data.formats import find_source
-from rankwise.models.settings import InputSettings
-from rankwise.training.datasets import open_datasets, open_split
-from rankwise.training.settings import DataSettings
+from rankwise.images.settings import InputSettings
 
 WRITERS = {"COCO": write_coco_folder, "Pascal VOC": write_voc_folder, "YOLO": write_yolo_folder}
 

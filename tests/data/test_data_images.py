@@ -9,7 +9,7 @@ from PIL import Image, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from rankwise.data import DataError
-from rankwise.data.images import read_header, read_image, read_pixels
+from rankwise.images.reading import read_header, read_image, read_pixels
 
 SIZE = (40, 24)  # width, height
 

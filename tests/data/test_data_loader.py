@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from rankwise.config.recipe import parse_recipe
 from rankwise.data import DataError, DetectionDataset, ImageRecord, ShapesDataset
 from rankwise.data.loader import build_loader, collate, epoch_order, mixed
 from rankwise.data.transforms import AugmentSettings, TrainTransform
-from rankwise.models.settings import InputSettings
+from rankwise.images.settings import InputSettings
 from rankwise.training import loop
-from rankwise.training.recipe import parse_recipe
 
 
 @pytest.fixture(scope="module")

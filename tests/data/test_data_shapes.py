@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rankwise.data import ShapesDataset
-from rankwise.data.drawing import TURN, Dice, Outline, ellipse_ring, placed, sine
+from rankwise.data.rendering import TURN, Dice, Outline, ellipse_ring, placed, sine
 from rankwise.data.shapes import LARGEST, MAX_OBJECTS, SMALLEST, draw
 
 # The dataset is part of every published result on it. Change a dial of shapes.py and this changes: then say so in the

@@ -7,7 +7,7 @@ from torchvision.transforms.v2 import functional as F
 
 from rankwise.data.hue import Distort, turned_hue
 from rankwise.data.transforms import AugmentSettings, EvalTransform, TrainTransform
-from rankwise.models.settings import InputSettings
+from rankwise.images.settings import InputSettings
 
 #: Nothing but the resize.
 PLAIN = AugmentSettings(flip=0)

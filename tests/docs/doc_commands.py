@@ -18,8 +18,8 @@ from doc_blocks import ROOT
 import rankwise.assign
 import rankwise.losses
 from rankwise import cli
+from rankwise.config.recipe import SHORT_FLAGS, built_in_recipes
 from rankwise.data import CheckReport
-from rankwise.training.recipe import SHORT_FLAGS, built_in_recipes
 
 #: Where each verb hands over what it has parsed.
 WORK = [
@@ -181,8 +181,8 @@ def _without_work() -> Iterator[None]:
 
 def check_yaml(text: str, path: Path) -> None:
     """A recipe must be one: no section or name that does not exist, no class of elsewhere."""
-    from rankwise.training.recipe import parse_recipe
-    from rankwise.training.trust import check_recipe
+    from rankwise.config.recipe import parse_recipe
+    from rankwise.config.trust import check_recipe
 
     assert isinstance(yaml.safe_load(text), dict)
     path.write_text(text)

@@ -9,7 +9,7 @@ import torch
 from doc_blocks import PAGES, ROOT, Block, fenced, indented_commands, inline, of_all_pages
 from doc_commands import WrongCommand, check, check_names, check_yaml, commands
 
-from rankwise.training.recipe import built_in_recipes
+from rankwise.config.recipe import built_in_recipes
 
 LANGUAGES = {"python", "bash", "yaml", "text"}
 #: What a page says about its blocks in words.

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from rankwise.data import DataError, ShapesDataset
-from rankwise.data.images import read_pixels
 from rankwise.data.transforms import EvalTransform
 from rankwise.evaluation.inference import detect
 from rankwise.evaluation.predict import find_images, predict_files
+from rankwise.images.reading import read_pixels
 from rankwise.models import Detector, DetectorSettings
 
 NOTHING = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0), "labels": np.zeros(0, dtype=np.int64)}

@@ -18,11 +18,11 @@ from PIL import Image
 
 from rankwise.cli import main
 from rankwise.export import OnnxDetector
+from rankwise.export.nms import find_detections
 from rankwise.export.runtime import prepare
-from rankwise.export.suppress import find_detections
 from rankwise.models import InputSettings, ModelError, PostprocessSettings, resize_for_input, stack_images
 from rankwise.models.postprocess import postprocess
-from rankwise.structures import Predictions
+from rankwise.types import Predictions
 
 # Run before anything else: whoever asks for one of these gets an error, as where they are not installed.
 FORBID = """

@@ -13,13 +13,13 @@ from torchvision.models.detection._utils import BoxCoder
 from torchvision.ops import box_iou, generalized_box_iou
 
 from rankwise.assign import ATSS, IoUThreshold
+from rankwise.criterion import BoxSettings
 from rankwise.data import ShapesDataset
 from rankwise.evaluation import evaluate
 from rankwise.integrations.softmax import log_odds
 from rankwise.integrations.torchvision import use_ranking
 from rankwise.losses import APELoss, FocalLoss
-from rankwise.structures import Assignment, Predictions, Target
-from rankwise.training.settings import BoxSettings
+from rankwise.types import Assignment, Predictions, Target
 
 Build = Callable[[], nn.Module]
 every_model = pytest.mark.parametrize("build", TORCHVISION.values(), ids=TORCHVISION.keys())

@@ -5,6 +5,7 @@ import torch
 
 from rankwise import losses
 from rankwise.assign import ATSS
+from rankwise.criterion import BoxSettings, Criterion
 from rankwise.data import ShapesDataset, collate
 from rankwise.evaluation import evaluate
 from rankwise.losses import Loss
@@ -18,8 +19,6 @@ from rankwise.models.settings import (
     NeckSettings,
     PostprocessSettings,
 )
-from rankwise.training.criterion import Criterion
-from rankwise.training.settings import BoxSettings
 
 SIDE = 64
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankwise.models import PostprocessSettings
-from rankwise.structures import Predictions
+from rankwise.types import Predictions
 
 
 def plain_iou(box: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankwise.models.boxes import BoxCoder, DeltaCoder, DistanceCoder, IntegralCoder, box_coder, distances
+from rankwise.models.box_coding import BoxCoder, DeltaCoder, DistanceCoder, IntegralCoder, box_coder, distances
 from rankwise.models.settings import HeadSettings
 
 CODERS: list[BoxCoder] = [DeltaCoder(), DeltaCoder((1.0, 1.0, 1.0, 1.0)), DistanceCoder(), IntegralCoder(16)]

@@ -11,6 +11,7 @@ import torch
 from small_detectors import CLASSES, KINDS, SLIM, lively, small
 from torch import nn
 
+from rankwise.images.settings import InputSettings
 from rankwise.models import (
     AnchorSettings,
     Detector,
@@ -23,7 +24,6 @@ from rankwise.models import (
 )
 from rankwise.models.layers import normalisation
 from rankwise.models.neck import FeaturePyramid
-from rankwise.models.settings import InputSettings
 
 
 def images(height: int, width: int, batch: int = 2) -> torch.Tensor:

@@ -9,10 +9,10 @@ import torch
 from small_detectors import lively, small
 from torch import Tensor
 
+from rankwise.images.tensors import resize_for_input, sizes_of, stack_images
 from rankwise.models import Detector, InputSettings, ModelError, PostprocessSettings, TestSettings, atss
-from rankwise.models.images import resize_for_input, sizes_of, stack_images
-from rankwise.models.looks import Look, detect_in_looks, looks_of
-from rankwise.structures import Detections, Predictions
+from rankwise.models.tta import Look, detect_in_looks, looks_of
+from rankwise.types import Detections, Predictions
 
 INPUT = InputSettings(short_side=96, max_side=160)
 POST = PostprocessSettings(score_threshold=0.1, nms_threshold=0.6)

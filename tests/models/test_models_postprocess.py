@@ -10,9 +10,9 @@ import torch
 from plain_postprocess import plain_postprocess
 
 from rankwise.models import ModelError, PostprocessSettings
-from rankwise.models import suppress as suppression
+from rankwise.models import nms as suppression
 from rankwise.models.postprocess import Candidates, detections, find_candidates, postprocess
-from rankwise.structures import Predictions
+from rankwise.types import Predictions
 
 LEVELS = (60, 20, 7)
 SIZES = [(90, 120), (120, 70), (64, 64)]

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from small_detectors import CLASSES, SLIM, lively, small
 from torch import Tensor
 
+from rankwise.images.tensors import as_image, input_size, resize_for_input, stack_images
 from rankwise.models import Detector, DetectorSettings, InputSettings, ModelError, PostprocessSettings, atss
-from rankwise.models.images import as_image, input_size, resize_for_input, stack_images
-from rankwise.structures import Predictions
+from rankwise.types import Predictions
 
 
 def picture(height: int = 80, width: int = 120, seed: int = 0) -> Tensor:

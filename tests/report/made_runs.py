@@ -12,7 +12,7 @@ import yaml
 
 from rankwise.data import DetectionDataset, ImageRecord, ShapesDataset
 from rankwise.evaluation import evaluate, write_results
-from rankwise.report.errors import classify
+from rankwise.report.error_types import classify
 from rankwise.report.runs import RunData
 
 Found = dict[int, dict[str, torch.Tensor]]

@@ -11,7 +11,7 @@ from made_runs import detect_around
 
 from rankwise.data import ShapesDataset
 from rankwise.evaluation import evaluate
-from rankwise.report.errors import ERRORS, Errors, Kind, ap50_gains, classify
+from rankwise.report.error_types import ERRORS, Errors, Kind, ap50_gains, classify
 
 CAT, DOG = 0, 1
 OBJECT = [10.0, 10.0, 50.0, 50.0]

@@ -22,7 +22,7 @@ from rankwise import cli
 from rankwise.data import DataError
 from rankwise.evaluation import sweep
 from rankwise.report import ReportError, numbers, write_report
-from rankwise.report.errors import Kind
+from rankwise.report.error_types import Kind
 from rankwise.report.findings import comparison, findings
 from rankwise.report.page import SCRIPTS, page_data, render
 from rankwise.report.runs import open_run, run_names

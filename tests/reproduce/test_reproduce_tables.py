@@ -17,6 +17,7 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from rankwise.cli import main
+from rankwise.config.recipe import add_recipe_arguments, expand, recipe_from
 from rankwise.models import Detector, DetectorSettings
 from rankwise.models.backbone import Backbone
 from rankwise.reproduce import TABLES, Plan, ReproduceError, plans
@@ -24,7 +25,6 @@ from rankwise.reproduce.claims import Above, Alike, Best
 from rankwise.reproduce.run import METRICS, read_run
 from rankwise.reproduce.tables import paper_row, paper_tables
 from rankwise.reproduce.text import Results, markdown, on_screen
-from rankwise.training.recipe import add_recipe_arguments, expand, recipe_from
 
 TINY = """
 data: {workers: 0}

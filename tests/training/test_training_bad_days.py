@@ -18,9 +18,9 @@ from lightning_fabric.plugins import MixedPrecision
 from live_runs import TINY, checkpoint, differences, finish, last_step, lines, live, wait_for
 from small_coco import write_coco
 
-from rankwise.training.datasets import open_datasets
+from rankwise.config.datasets import open_datasets
+from rankwise.config.recipe import parse_recipe
 from rankwise.training.loop import Run
-from rankwise.training.recipe import parse_recipe
 
 
 def kinds(run, kind):
@@ -36,7 +36,8 @@ def all_finite(state):
 
 def break_step(number, where):
     """Makes something infinite in one step, while it lasts."""
-    from rankwise.training import criterion, loop
+    from rankwise import criterion
+    from rankwise.training import loop
 
     steps = []
     if where == "predictions":

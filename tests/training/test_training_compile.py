@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from rankwise.assign import ATSS
+from rankwise.criterion import Criterion
 from rankwise.losses import APELoss, FocalLoss, RankSortLoss
 from rankwise.models import Detector
 from rankwise.models.settings import BackboneSettings, DetectorSettings, HeadSettings, InputSettings, NeckSettings
-from rankwise.structures import Predictions
-from rankwise.training.criterion import Criterion
 from rankwise.training.step import PlainForward
+from rankwise.types import Predictions
 
 
 @pytest.mark.parametrize("loss", [APELoss, RankSortLoss, FocalLoss])

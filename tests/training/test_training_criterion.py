@@ -6,13 +6,12 @@ from lightning_fabric import Fabric
 from torchvision.ops import box_iou, generalized_box_iou_loss
 
 from rankwise.assign import ATSS
+from rankwise.criterion import BoxSettings, Criterion
 from rankwise.losses import APELoss, FocalLoss
 from rankwise.models import AnchorSettings, BackboneSettings, Detector, DetectorSettings, HeadSettings, NeckSettings
-from rankwise.structures import Assignment, Batch, Predictions
-from rankwise.training.criterion import Criterion
-from rankwise.training.settings import BoxSettings
 from rankwise.training.step import PlainForward, whole_batch_backward
 from rankwise.training.tracking import Stopwatch
+from rankwise.types import Assignment, Batch, Predictions
 
 
 def scene():

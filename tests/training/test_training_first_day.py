@@ -12,10 +12,10 @@ from data_folders import write_coco_folder
 from live_runs import TINY
 
 from rankwise.cli import main
+from rankwise.config.recipe import parse_recipe, value_of
+from rankwise.errors import SettingsError
 from rankwise.evaluation.inference import pick_device
 from rankwise.training.folders import run_folder
-from rankwise.training.processes import SettingsError
-from rankwise.training.recipe import parse_recipe, value_of
 from rankwise.training.tracking import PARTS, WARM_UP, Stopwatch
 
 OWN = """

@@ -12,12 +12,12 @@ from jsonargparse import ArgumentParser
 from lightning_fabric import Fabric
 
 from rankwise.cli import main
+from rankwise.config.datasets import open_datasets
+from rankwise.config.recipe import Recipe, add_recipe_arguments, expand, parse_recipe, recipe_from
 from rankwise.models.settings import DetectorSettings
 from rankwise.reproduce.rows import Row
 from rankwise.reproduce.tables import TABLES, paper_row
-from rankwise.training.datasets import open_datasets
 from rankwise.training.loop import Run
-from rankwise.training.recipe import Recipe, add_recipe_arguments, expand, parse_recipe, recipe_from
 from rankwise.training.signals import StopFlag
 
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows]

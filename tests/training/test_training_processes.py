@@ -15,12 +15,12 @@ import yaml
 from live_runs import STILL, TINY, checkpoint, differences, finish, last_step, lines, live, ranks, wait_all, wait_for
 from small_coco import write_coco
 
+from rankwise.config.datasets import open_split
+from rankwise.config.settings import DataSettings
 from rankwise.data.loader import epoch_order
 from rankwise.data.transforms import EvalTransform
 from rankwise.evaluation.inference import detect
 from rankwise.models import Detector, DetectorSettings
-from rankwise.training.datasets import open_split
-from rankwise.training.settings import DataSettings
 
 #: Plain SGD: what divides by the size of a gradient would make much of the last digit of a tiny one.
 SAME = [*TINY, *STILL, "--optimizer.name=SGD", "--optimizer.lr=0.01"]

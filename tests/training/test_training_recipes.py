@@ -6,9 +6,9 @@ import pytest
 from data_folders import write_coco_folder
 
 from rankwise.cli import main
+from rankwise.config.recipe import built_in_recipes, parse_recipe
 from rankwise.losses import AdaptivePairs, SigmoidCrossEntropy, ValidNegatives
 from rankwise.models import Detector
-from rankwise.training.recipe import built_in_recipes, parse_recipe
 
 SMALL = [
     "--model.input.short_side=64",

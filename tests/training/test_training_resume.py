@@ -15,8 +15,8 @@ import yaml
 from live_runs import STILL, TINY, checkpoint, differences, finish, last_step, lines, live, ranks, wait_all, wait_for
 from safetensors.torch import load_file
 
+from rankwise.config.recipe import parse_recipe
 from rankwise.models import Detector
-from rankwise.training.recipe import parse_recipe
 
 #: Every kind of state: statistics of batch norm, moments of AdamW, an average of the weights, a loss with a memory.
 STATEFUL = [*TINY, "--loss=GHMLoss", "--train.ema=0.9", "--train.checkpoint_steps=3", "--optimizer.clip_norm=5"]

@@ -12,9 +12,9 @@ from live_runs import TINY, Live, checkpoint, finish
 from PIL import Image
 
 import rankwise
-from rankwise.training.processes import SettingsError
-from rankwise.training.recipe import built_in_recipes, config_files, expand
-from rankwise.training.trust import check_recipe
+from rankwise.config.recipe import built_in_recipes, config_files, expand
+from rankwise.config.trust import check_recipe
+from rankwise.errors import SettingsError
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from rankwise.config.settings import OptimizerSettings, ScheduleSettings
 from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
-from rankwise.training.settings import OptimizerSettings, ScheduleSettings
 
 
 def test_warmup_rises_linearly_from_its_start_to_the_full_rate():

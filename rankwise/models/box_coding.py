@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rankwise.boxes import centres_and_sizes, distances
 from rankwise.models.settings import HeadSettings
 
 
@@ -44,8 +45,8 @@ class DeltaCoder(BoxCoder):
         self.std = tuple(std)
 
     def encode(self, boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        anchor_centres, anchor_sizes = _centres_and_sizes(anchors)
-        centres, sizes = _centres_and_sizes(boxes)
+        anchor_centres, anchor_sizes = centres_and_sizes(anchors)
+        centres, sizes = centres_and_sizes(boxes)
         shift = (centres - anchor_centres) / anchor_sizes
         growth = (sizes.clamp(min=1e-6) / anchor_sizes).log()
         return torch.cat([shift, growth], dim=-1) / boxes.new_tensor(self.std)
@@ -53,7 +54,7 @@ class DeltaCoder(BoxCoder):
     def decode(self, codes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
         codes = _at_least_float32(codes)
         codes = codes * codes.new_tensor(self.std)
-        centres, sizes = _centres_and_sizes(anchors)
+        centres, sizes = centres_and_sizes(anchors)
         centres = centres + codes[..., :2] * sizes
         half = 0.5 * sizes * codes[..., 2:].clamp(max=math.log(self.LARGEST)).exp()
         return torch.cat([centres - half, centres + half], dim=-1)
@@ -107,28 +108,10 @@ def box_coder(settings: HeadSettings) -> BoxCoder:
     return DeltaCoder(settings.delta_std) if settings.coding == "delta" else DistanceCoder()
 
 
-def distances(boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-    """From the anchors' centres to left, top, right and bottom of the boxes, in strides; negative if outside.
-
-    Args:
-        boxes: xyxy, [..., 4].
-        anchors: xyxy, [..., 4].
-        strides: What one unit is in pixels, [...].
-    """
-    centres, _ = _centres_and_sizes(anchors)
-    away = torch.cat([centres - boxes[..., :2], boxes[..., 2:] - centres], dim=-1)
-    return away / strides[..., None]
-
-
 def _boxes_from_distances(lengths: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-    centres, _ = _centres_and_sizes(anchors)
+    centres, _ = centres_and_sizes(anchors)
     lengths = lengths * strides[..., None]
     return torch.cat([centres - lengths[..., :2], centres + lengths[..., 2:]], dim=-1)
-
-
-def _centres_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
-    low, high = boxes[..., :2], boxes[..., 2:]
-    return (low + high) / 2, high - low
 
 
 def _at_least_float32(tensor: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
 
-from rankwise.models.plain import ModelError
-from rankwise.models.settings import InputSettings
-from rankwise.models.sizes import input_size
+from rankwise.errors import ModelError
+from rankwise.images.reading import read_image, rgb
+from rankwise.images.settings import InputSettings
+from rankwise.images.sizes import input_size
 
 
 def resize_for_input(image: Tensor, settings: InputSettings) -> Tensor:
@@ -71,12 +72,8 @@ def as_image(image: Any) -> Tensor:
         DataError: If the file cannot be read.
     """
     if isinstance(image, str | os.PathLike):
-        from rankwise.data.images import read_image  # the data room knows this one's settings
-
         return read_image(image)
     if isinstance(image, Image.Image):
-        from rankwise.data.images import rgb
-
         image = rgb(image)
     if isinstance(image, np.ndarray):
         if image.ndim == 2:

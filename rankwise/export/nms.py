@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwise.models.plain import ModelError
+from rankwise.errors import ModelError
 from rankwise.models.settings import PostprocessSettings
 
 Floats = NDArray[np.floating]

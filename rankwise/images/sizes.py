@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankwise.models.settings import InputSettings
+from rankwise.images.settings import InputSettings
 
 
 def input_size(height: int, width: int, settings: InputSettings) -> tuple[int, int]:

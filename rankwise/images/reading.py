@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageOps
 
-from rankwise.data.errors import DataError
+from rankwise.errors import DataError
 
 if TYPE_CHECKING:  # an exported detector reads its images where there is no torch
     from torch import Tensor

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rankwise.structures import Batch, Predictions
+from rankwise.distributed import StoppedElsewhere
 from rankwise.training.checkpoint import CheckpointError
-from rankwise.training.processes import StoppedElsewhere
+from rankwise.types import Batch, Predictions
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "bad_alloc")

@@ -1,36 +1,9 @@
-"""IoUs of objects with anchors, a piece at a time: the full table of objects × anchors is never in memory."""
+"""Arithmetic of boxes: areas, IoUs and conversions. Boxes are xyxy in pixels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-#: How many bytes a piece of the table of objects × anchors may take with all that is computed on it, by type of device.
-#: A CPU works fastest on what fits its cache, everything else (the entry "other") on few large pieces.
-PAIR_BUDGET: dict[str, int] = {"cpu": 8 << 20, "other": 64 << 20}
-
-#: What one pair costs at most while it is worked on: its IoU with the indices of a tie, or a distance with a sort key.
-PAIR_BYTES = 40
-
-
-def pieces(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
-    """Cuts the columns of a table into slices whose pairs keep to :data:`PAIR_BUDGET` (and have at least one column).
-
-    Args:
-        rows: Rows of the table, all of which are in every piece.
-        columns: Columns of the table.
-        device: Where it is computed.
-    """
-    budget = PAIR_BUDGET.get(device.type, PAIR_BUDGET["other"])
-    size = max(1, budget // (PAIR_BYTES * max(rows, 1)))
-    for start in range(0, columns, size):
-        yield slice(start, min(start + size, columns))
+from torch import Tensor
 
 
 def intersections(boxes: Tensor, others: Tensor) -> Tensor:
@@ -62,3 +35,22 @@ def areas(boxes: Tensor) -> Tensor:
     """The areas of boxes [..., 4], never quite 0, so that the IoU of two boxes without area is 0 and not 0/0."""
     width, height = (boxes[..., 2:] - boxes[..., :2]).clamp_(min=0).unbind(-1)
     return (width * height).clamp_(min=1e-12)
+
+
+def distances(boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
+    """From the anchors' centres to left, top, right and bottom of the boxes, in strides; negative if outside.
+
+    Args:
+        boxes: xyxy, [..., 4].
+        anchors: xyxy, [..., 4].
+        strides: What one unit is in pixels, [...].
+    """
+    centres, _ = centres_and_sizes(anchors)
+    away = torch.cat([centres - boxes[..., :2], boxes[..., 2:] - centres], dim=-1)
+    return away / strides[..., None]
+
+
+def centres_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
+    """Centres (x, y) and sizes (width, height) of xyxy boxes [..., 4], each [..., 2]."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    return (low + high) / 2, high - low

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
 from rankwise.data.formats import find_source, matching_splits
-from rankwise.models.settings import InputSettings
-from rankwise.training.settings import DataSettings
+from rankwise.images.settings import InputSettings
 
 
 def open_split(

@@ -9,9 +9,10 @@ from typing import Any, get_type_hints
 
 import yaml
 
+from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
+from rankwise.criterion import BoxSettings
+from rankwise.errors import SettingsError
 from rankwise.models.settings import DetectorSettings
-from rankwise.training.processes import SettingsError
-from rankwise.training.settings import BoxSettings, DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
 
 #: Sections of plain values, with their schema.
 _PLAIN: dict[str, Any] = {

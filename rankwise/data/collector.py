@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from rankwise.data.dataset import ImageRecord
-from rankwise.data.errors import DataError
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.images import MAX_PIXELS, read_header
+from rankwise.errors import DataError
+from rankwise.images.reading import MAX_PIXELS, read_header
 
 #: Boxes that stick out of the image by less than this many pixels are clipped without a word: rounding.
 TOLERANCE = 1.0

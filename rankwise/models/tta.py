@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rankwise.models.images import resize_for_input, sizes_of, stack_images
+from rankwise.images.tensors import resize_for_input, sizes_of, stack_images
 from rankwise.models.postprocess import Candidates, detections, find_candidates, joined
 from rankwise.models.settings import InputSettings, PostprocessSettings, TestSettings
-from rankwise.structures import Detections, Predictions
+from rankwise.types import Detections, Predictions
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ import types
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from rankwise.errors import ModelError
+
 T = TypeVar("T")
 
 
-class ModelError(ValueError):
-    """Something about a detector's settings, weights or input is wrong; the message says what and what to do."""
-
-
-def from_plain(kind: type[T], values: Any, where: str) -> T:
+def from_dict(kind: type[T], values: Any, where: str) -> T:
     """Build a dataclass from a plain dict, nested ones from nested dicts.
 
     Args:
@@ -40,7 +38,7 @@ def _instead(name: str, known: list[str]) -> str:
 def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = get_origin(hint), get_args(hint)
     if is_dataclass(hint):
-        return from_plain(hint, value, where)  # type: ignore[arg-type]
+        return from_dict(hint, value, where)  # type: ignore[arg-type]
     if origin is Literal:
         if value in arguments:
             return value

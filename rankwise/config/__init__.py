@@ -1,0 +1,1 @@
+"""Recipes: their settings, their parser, and what an untrusted recipe may name."""

@@ -1,0 +1,132 @@
+"""From predictions and ground truth to losses: assigner, ranking loss and box loss in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import generalized_box_iou_loss
+
+from rankwise.assign.base import Assigner
+from rankwise.boxes import distances, paired_iou
+from rankwise.losses.base import Loss, PositiveBoxes
+from rankwise.types import Assignment, Predictions, Target
+
+
+@dataclass(frozen=True)
+class BoxSettings:
+    """The box loss, 1 - GIoU of each positive.
+
+    Args:
+        weight: Weight of the box loss beside the ranking loss.
+        weighting: How positives count among themselves: all alike, by their predicted score (as the paper does with
+            FCOS) or by the IoU of their box (as with PAA).
+    """
+
+    weight: float = 2.0
+    weighting: Literal["none", "score", "quality"] = "none"
+
+    def __post_init__(self) -> None:
+        if not self.weight >= 0:
+            raise ValueError(f"--box.weight is {self.weight:g}: it must be at least 0")
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What a training step minimises, and what its log shows beside.
+
+    Attributes:
+        terms: The weighted losses; their sum is minimised.
+        log: Detached scalars for the log.
+    """
+
+    terms: dict[str, Tensor]
+    log: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of all terms."""
+        return torch.stack(list(self.terms.values())).sum()
+
+
+class Criterion(nn.Module):
+    """Says how wrong the predictions of a batch are.
+
+    Args:
+        loss: Any loss of ``rankwise.losses``, over all samples of the batch.
+        assign: Chooses the positives.
+        box: The box loss.
+    """
+
+    def __init__(self, loss: Loss, assign: Assigner, box: BoxSettings | None = None) -> None:
+        super().__init__()
+        self.loss = loss
+        self.assign = assign
+        self.box = box or BoxSettings()
+
+    def forward(self, predictions: Predictions, targets: list[Target]) -> Losses:
+        """The losses of a batch.
+
+        Args:
+            predictions: The detector's.
+            targets: Ground truth, one an image.
+        """
+        return self.losses(predictions, targets, self.assign(predictions.detach(), targets))
+
+    def losses(self, predictions: Predictions, targets: list[Target], assignment: Assignment) -> Losses:
+        """The losses once the positives are chosen."""
+        batch, anchors, classes = predictions.logits.shape
+        labels = assignment.labels.flatten()
+        image = torch.arange(batch, device=labels.device).repeat_interleave(anchors)
+        rows = ((labels >= 0) & (labels < classes)).nonzero().squeeze(1)  # [P]
+
+        predicted = predictions.boxes.float().flatten(0, 1)[rows]  # [P, 4]
+        truth = _matched_boxes(targets, assignment.matched.flatten()[rows], image[rows])
+        ious = paired_iou(predicted.detach(), truth)  # [P]
+        quality = predicted.new_zeros(batch * anchors)
+        quality[rows] = ious
+
+        outcome = self.loss.outcome(predictions.logits.flatten(0, 1), labels, quality, image)
+        boxes = PositiveBoxes(
+            errors=generalized_box_iou_loss(predicted, truth, reduction="none"),
+            weights=self._box_weights(predictions, rows, ious),
+            **_distances(predictions, rows, truth),
+        )
+        box = self.loss.box_loss(boxes, outcome)
+        terms = {"ranking": outcome.loss, "box": self.box.weight * box}
+        log = {
+            # A part that is called like the whole: RankSort's and RankDet's ranking among their other parts.
+            **{f"{name}_part" if name in terms else name: value.detach() for name, value in outcome.parts.items()},
+            "positives": torch.tensor(float(len(rows)), device=labels.device),
+            "unmatched": assignment.unmatched.float(),
+            "iou": ious.mean() if len(rows) else ious.sum(),
+        }
+        return Losses(terms, log)
+
+    def _box_weights(self, predictions: Predictions, rows: Tensor, ious: Tensor) -> Tensor:
+        if self.box.weighting == "score":
+            return predictions.logits.detach().flatten(0, 1)[rows].float().amax(1).sigmoid()
+        if self.box.weighting == "quality":
+            # A box that misses its object altogether must still learn.
+            return ious.clamp(min=1e-3)
+        return torch.ones_like(ious)
+
+
+def _matched_boxes(targets: list[Target], matched: Tensor, image: Tensor) -> Tensor:
+    """The ground-truth box of each positive, [P, 4]."""
+    counts = torch.tensor([len(target["boxes"]) for target in targets], device=matched.device)
+    first = counts.cumsum(0) - counts
+    boxes = torch.cat([target["boxes"] for target in targets]).to(matched.device, torch.float32)
+    return boxes[first[image] + matched]
+
+
+def _distances(predictions: Predictions, rows: Tensor, truth: Tensor) -> dict[str, Tensor]:
+    """For heads that predict distributions: the positives' logits and true distances in bins."""
+    if predictions.distribution is None or predictions.distance_unit is None:
+        return {}
+    anchor = rows % len(predictions.anchors)
+    true = distances(truth, predictions.anchors[anchor], predictions.distance_unit[anchor])
+    distribution = predictions.distribution.flatten(0, 1)[rows]
+    return {"distribution": distribution, "distances": true}

@@ -1,0 +1,120 @@
+"""The one place that asks ``torch.distributed``: how many processes there are, and what they exchange.
+
+Everything here also works where there is a single process and no process group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+
+class StoppedElsewhere(Exception):
+    """Another process has stopped the run, and says why."""
+
+
+def is_initialized() -> bool:
+    """Whether there is a process group."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def world_size() -> int:
+    """Number of processes; 1 where torch.distributed is not in use."""
+    return distributed.get_world_size() if is_initialized() else 1
+
+
+def rank() -> int:
+    """Index of this process; 0 where torch.distributed is not in use."""
+    return distributed.get_rank() if is_initialized() else 0
+
+
+def all_reduce_mean(value: Tensor) -> Tensor:
+    """The mean of a detached tensor over all processes; the detached tensor itself where there is only one.
+
+    A sum divided by it, averaged over processes as DDP does with gradients, is the mean over all samples of the world.
+    """
+    if not is_initialized():
+        return value.detach()
+    value = value.detach().clone()
+    distributed.all_reduce(value)
+    return value / distributed.get_world_size()
+
+
+def all_reduce_any(*flags: bool) -> list[bool]:
+    """For each flag whether any process has set it, with one message; every process must call it."""
+    if world_size() == 1:
+        return list(flags)
+    tensor = torch.tensor(flags, dtype=torch.int32, device=_device())
+    distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
+    return [bool(flag) for flag in tensor.tolist()]
+
+
+def all_gather_rows(rows: Tensor) -> list[Tensor]:
+    """The rows of all processes, [n_r, k] each, sorted by rank; a process may have none."""
+    if world_size() == 1:
+        return [rows]
+    number = torch.tensor([len(rows)], device=rows.device)
+    numbers = [torch.empty_like(number) for _ in range(world_size())]
+    distributed.all_gather(numbers, number)
+    lengths = torch.cat(numbers).tolist()
+    padded = rows.new_zeros(max(lengths), rows.shape[1])
+    padded[: len(rows)] = rows
+    everyone = [torch.empty_like(padded) for _ in lengths]
+    if max(lengths):
+        distributed.all_gather(everyone, padded)
+    return [part[:length] for part, length in zip(everyone, lengths, strict=True)]
+
+
+def all_gather_objects(value: Any) -> list[Any]:
+    """The value of every process, sorted by rank, on all of them."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    distributed.all_gather_object(values, value)
+    return values
+
+
+@contextmanager
+def all_raise() -> Iterator[None]:
+    """An error in one process raises in all, so that none waits for another in vain.
+
+    The first of the processes that failed raises its own error, the others :class:`StoppedElsewhere`. Processes must
+    not wait for each other inside.
+    """
+    error = None
+    try:
+        yield
+    except Exception as caught:
+        error = caught
+    if world_size() > 1:
+        first = torch.tensor(world_size() if error is None else rank(), device=_device())
+        distributed.all_reduce(first, distributed.ReduceOp.MIN)
+        if int(first) < world_size() and int(first) != rank():
+            raise StoppedElsewhere from error
+    if error is not None:
+        raise error
+
+
+def broadcast_buffers(module: nn.Module) -> None:
+    """Gives all processes rank 0's buffers, such as the running statistics of batch norms."""
+    if world_size() > 1:
+        for buffer in module.buffers():
+            distributed.broadcast(buffer, 0)
+
+
+def barrier_and_close() -> None:
+    """Waits for all processes, then closes the process group; does nothing where there is one process."""
+    if world_size() > 1:
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def _device() -> torch.device:
+    """Where the process group's backend takes its tensors."""
+    if distributed.get_backend() == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

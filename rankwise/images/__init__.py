@@ -1,0 +1,1 @@
+"""Reading, resizing and padding images: what data, models and export share."""
