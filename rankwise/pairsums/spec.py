@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
 from rankwise.pairsums.distances import Distance, Sigmoid
+
+#: An IoU may leave [0, 1] by so much without being an error: it is clamped.
+ROUNDING = 1e-4
 
 Family: TypeAlias = Literal["pairwise", "ranksort", "alrp"]
 Scope: TypeAlias = Literal["batch", "image", "world"]
@@ -49,10 +53,36 @@ class RankingSpec:
     tau: float = 0.5
     scope: Scope = "batch"
 
+    def __post_init__(self) -> None:
+        _KNOWN.setdefault(self.key, self)
+
+    @property
+    def key(self) -> str:
+        """A string that stands for it in operators, which take no objects."""
+        return repr(self)
+
+    @classmethod
+    def of_key(cls, key: str) -> RankingSpec:
+        """The description with this key, made in this process before."""
+        return _KNOWN[key]
+
     @property
     def has_floor(self) -> bool:
         """Whether pairs are dropped whose sample is too far below the positive: by the margin or the distance's cut."""
         return self.margin is not None or (isinstance(self.distance, Sigmoid) and self.distance.cut is not None)
+
+    def floor(self, positives: Tensor) -> Tensor | None:
+        """Only samples above it make a pair with a positive, float64 [P]; None: all do."""
+        floor = self.distance.floor(positives)
+        if self.margin is None:
+            return floor
+        valid = positives - self.margin
+        return valid if floor is None else torch.maximum(floor, valid)
+
+    @property
+    def by_quality(self) -> bool:
+        """Whether there are sums over the positives of lower quality."""
+        return self.adaptive or self.family == "ranksort"
 
     @property
     def needs_quality(self) -> bool:
@@ -63,6 +93,9 @@ class RankingSpec:
     def log(self) -> tuple[str, ...]:
         """Names of the numbers in ``Forward.log``."""
         return LOGS[self.family]
+
+
+_KNOWN: dict[str, RankingSpec] = {}
 
 
 class Samples(NamedTuple):

@@ -90,5 +90,13 @@ def _load(name: str) -> tuple[Engine | None, str | None]:
         return None, str(error)
 
 
+def _dense() -> Engine:
+    from rankwise.pairsums.engines.dense import DenseEngine
+
+    return DenseEngine()
+
+
 #: What each engine runs on, and how to get it: its libraries are imported when it is first asked for.
-_ENGINES: dict[str, tuple[str, Callable[[], Engine]]] = {}
+_ENGINES: dict[str, tuple[str, Callable[[], Engine]]] = {
+    "dense": ("any", _dense),
+}

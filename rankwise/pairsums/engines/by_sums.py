@@ -1,0 +1,279 @@
+"""What the engines dense, torch and numba share: all of a ranking loss but the sums over pairs.
+
+Forward: find the positives, cut the samples into groups that rank together, get each group's sums, apply the formula.
+Backward: each negative's gradient is Σ_u weights_u · rank(x_v - p_u), whichever the loss.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, distributed
+
+from rankwise.distributed import all_gather_rows, rank, world_size
+from rankwise.pairsums.formula import FORMULAS, Over, PairSums, Positives, Sums, values_of
+from rankwise.pairsums.spec import ROUNDING, Forward, RankingSpec, Samples
+
+
+class Group(NamedTuple):
+    """Samples that rank together.
+
+    Attributes:
+        values: Logits, float32 or float64, flat [n]: the negatives of this process, and what ``skip`` names.
+        skip: Which of the values are not negatives: sorted disjoint intervals (first, one past the last), int64 [k, 2].
+        positives: Logits, float64 [P], all finite; in the scope "world" those of all processes.
+        quality: Of the positives, float64 [P]; zeros if the loss reads none.
+    """
+
+    values: Tensor
+    skip: Tensor
+    positives: Tensor
+    quality: Tensor
+
+
+class Saved(NamedTuple):
+    """What the backward pass needs beside the samples.
+
+    Attributes:
+        skip: Which of the flat logits are not negatives, as in `Group`, int64 [k, 2].
+        where: Where this process's positives are in the flat logits, rising, int64 [P].
+        gradient: Of this process's positives, float64 [P].
+        positives: Logits of all positives, float64 [R].
+        weights: How strongly each of them pushes the negatives, float64 [R].
+        picked: Where the negatives are in the flat logits if not all of them count, int64 [Q].
+        bounds: For each group its first and end in flat logits, skip, positives and picked, int64 [groups, 8].
+    """
+
+    skip: Tensor
+    where: Tensor
+    gradient: Tensor
+    positives: Tensor
+    weights: Tensor
+    picked: Tensor
+    bounds: Tensor
+
+
+class SumsEngine(ABC):
+    """An engine that gives the sums over the pairs of a group, and gets the rest from here."""
+
+    name: str
+
+    @abstractmethod
+    def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
+        """Why this engine cannot compute it, or None if it can."""
+
+    @abstractmethod
+    def sums(self, group: Group, spec: RankingSpec) -> PairSums:
+        """The sums over the pairs of a group with at least one positive."""
+
+    def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
+        """The loss, numbers for the log, and what the backward pass needs."""
+        read = _read(_sorted_by_image(samples)[0])
+        shared = spec.scope == "world" and world_size() > 1
+        positives, quality, mine = _gather(read) if shared else (read.positives, read.quality, slice(None))
+        number, copies = len(positives), world_size() if shared else 1
+        faults = read.faults
+        apart = number == 0 or samples.image is not None or spec.max_negatives is not None
+        if apart:  # the sums do not see all logits
+            faults = faults + (~read.values.isfinite()).sum()
+            if shared:
+                distributed.all_reduce(faults)
+        totals = torch.zeros(len(spec.log) - 1, dtype=torch.float64, device=positives.device)  # the loss, then the log
+        weights, gradient, box_weights = positives.new_zeros(3, number)
+        picked, bounds = [], []
+        for flat, skip, ours in _parts(read, samples.image, number):
+            group = Group(read.values[flat], read.skip[skip] - flat.start, positives[ours], quality[ours])
+            if spec.max_negatives is not None:
+                group, chosen = _highest(group, spec.max_negatives, shared)
+                picked.append(chosen + flat.start)
+            sums = self.sums(group, spec)
+            over = sums.over(values_of(spec, group.quality), spec.by_quality)
+            if not apart:
+                faults = faults + over.faults
+            if shared:
+                over, faults = _reduce(over, faults)
+            terms = FORMULAS[spec.family](spec, Positives(group.positives, group.quality, number), over, sums.push)
+            totals += torch.stack([terms.loss, *terms.log])
+            weights[ours], gradient[ours] = terms.weights, terms.gradient
+            if terms.box_weights is not None:
+                box_weights[ours] = terms.box_weights
+            taken = sum(map(len, picked))
+            ends = taken - len(picked[-1]) if picked else 0, taken
+            bounds.append([flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop, *ends])
+        loss = torch.where(faults > 0, torch.nan, totals[0]).to(read.values.dtype)
+        log = torch.cat([totals.new_tensor([number]), faults.double()[None], totals[1:]])
+        saved = Saved(
+            read.skip,
+            read.where,
+            gradient[mine] * copies,
+            positives,
+            weights * copies,
+            torch.cat(picked) if picked else read.where[:0],
+            torch.tensor(bounds, dtype=torch.int64).view(-1, 8),
+        )
+        if spec.family != "alrp":
+            return Forward(loss, log, None, saved)
+        rows = read.values.new_zeros(len(samples.labels))
+        rows[read.rows] = (box_weights[mine] * copies).to(rows.dtype)
+        return Forward(loss, log, _unsorted(rows, samples), saved)
+
+    def backward(self, upstream: Tensor, samples: Samples, saved: tuple[Tensor, ...], spec: RankingSpec) -> Tensor:
+        """The gradient of the logits, in their shape and dtype."""
+        kept = Saved(*saved)
+        values = _working(_sorted_by_image(samples)[0].logits).view(-1)
+        bounds = kept.bounds.tolist()
+        whole = [(row[0], row[1]) for row in bounds] == [(0, len(values))] and spec.max_negatives is None
+        out = (torch.empty_like if whole else torch.zeros_like)(values)
+        weights = kept.weights * upstream
+        for start, end, first_skip, last_skip, first, last, begin, stop in bounds:
+            ours, nothing = slice(first, last), kept.positives[:0]
+            if spec.max_negatives is None:
+                skip = kept.skip[first_skip:last_skip] - start
+                group = Group(values[start:end], skip, kept.positives[ours], nothing)
+                self.sums(group, spec).gradient(weights[ours], out[start:end])
+                continue
+            chosen = kept.picked[begin:stop]
+            group = Group(values[chosen], kept.skip[:0], kept.positives[ours], nothing)
+            part = torch.empty_like(group.values)
+            self.sums(group, spec).gradient(weights[ours], part)
+            out[chosen] = part
+        out[kept.where] = (kept.gradient * upstream).to(out.dtype)
+        return _unsorted(out.view(samples.logits.shape), samples).to(samples.logits.dtype)
+
+    def fake(self, samples: Samples, spec: RankingSpec) -> Forward:
+        """Empty tensors in the shapes and dtypes that ``forward`` would return."""
+        dynamic = torch.library.get_ctx().new_dynamic_size
+        device, working = samples.logits.device, torch.promote_types(samples.logits.dtype, torch.float32)
+        positives, everyone = dynamic(), dynamic()
+
+        def integers(*shape: int | torch.SymInt) -> Tensor:
+            return torch.empty(shape, dtype=torch.int64, device=device)
+
+        def floats(*shape: int | torch.SymInt) -> Tensor:
+            return torch.empty(shape, dtype=torch.float64, device=device)
+
+        saved = Saved(
+            integers(dynamic(), 2),
+            integers(positives),
+            floats(positives),
+            floats(everyone),
+            floats(everyone),
+            integers(dynamic()),
+            torch.empty((dynamic(), 8), dtype=torch.int64),
+        )
+        box_weights = torch.empty(len(samples.labels), dtype=working, device=device)
+        loss = torch.empty((), dtype=working, device=device)
+        return Forward(loss, floats(len(spec.log)), box_weights if spec.family == "alrp" else None, saved)
+
+
+class _Read(NamedTuple):
+    """The samples, read: flat logits, what is not negative, the positives, number of bad labels and qualities."""
+
+    values: Tensor
+    columns: int
+    skip: Tensor
+    rows: Tensor
+    where: Tensor
+    positives: Tensor
+    quality: Tensor
+    faults: Tensor
+
+
+def _read(samples: Samples) -> _Read:
+    logits, labels = _working(samples.logits), samples.labels
+    columns = logits.shape[1]
+    values = logits.view(-1)
+    marked = (labels != columns).nonzero().squeeze(1)  # few: all else is background, and so in range
+    marks = labels[marked]
+    positive = (marks >= 0) & (marks < columns)
+    faults = (~positive & (marks != -1)).sum()
+    start = marked * columns + marks * positive
+    skip = torch.stack([start, start + torch.where(positive, 1, columns)], 1)
+    rows, index = marked[positive], start[positive]
+    positives = values[index].double().nan_to_num(0.0, 0.0, 0.0)  # bad ones are counted among the values
+    quality = torch.zeros_like(positives)
+    if samples.quality is not None:
+        given = samples.quality[rows].double()
+        fine = (given >= -ROUNDING) & (given <= 1 + ROUNDING)
+        faults = faults + (~fine).sum()
+        quality = torch.where(fine, given.clamp(0, 1), 0.0)
+    return _Read(values, columns, skip, rows, index, positives, quality, faults)
+
+
+def _working(logits: Tensor) -> Tensor:
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
+def _sorted_by_image(samples: Samples) -> tuple[Samples, Tensor | None]:
+    """The samples with the rows of each image together, and the order of the rows if it is another."""
+    if samples.image is None or not bool((samples.image.diff() < 0).any()):
+        return samples, None
+    order = samples.image.argsort(stable=True)
+    return Samples(*(None if part is None else part[order] for part in samples)), order  # type: ignore[arg-type]
+
+
+def _unsorted(rows: Tensor, samples: Samples) -> Tensor:
+    """Rows in the samples' own order."""
+    order = _sorted_by_image(samples)[1]
+    return rows if order is None else torch.empty_like(rows).index_copy_(0, order, rows)
+
+
+def _parts(read: _Read, image: Tensor | None, number: int) -> list[tuple[slice, slice, slice]]:
+    """For each group with positives, where it is in the flat logits, in ``skip`` and in the positives."""
+    if number == 0:
+        return []
+    if image is None:
+        return [(slice(0, len(read.values)), slice(0, len(read.skip)), slice(0, number))]
+    _, lengths = image.sort().values.unique_consecutive(return_counts=True)
+    ends = lengths.cumsum(0) * read.columns
+    skips, ours = (torch.searchsorted(at, ends) for at in (read.skip[:, 0].contiguous(), read.where))
+    bounds = torch.nn.functional.pad(torch.stack([ends, skips, ours]), (1, 0)).T.tolist()
+    groups = ([slice(a, b) for a, b in zip(*edges, strict=True)] for edges in pairwise(bounds))
+    return [(flat, skip, ours) for flat, skip, ours in groups if ours.start < ours.stop]
+
+
+def _gather(read: _Read) -> tuple[Tensor, Tensor, slice]:
+    """Logits and qualities of the positives of all processes, and which are this one's."""
+    everyone = all_gather_rows(torch.stack([read.positives, read.quality], 1))
+    before = sum(map(len, everyone[: rank()]))
+    positives, quality = torch.cat(everyone).T.contiguous()
+    return positives, quality, slice(before, before + len(read.where))
+
+
+def _reduce(over: Over, faults: Tensor) -> tuple[Over, Tensor]:
+    """The sums over the negatives of all processes, and all their faults."""
+    sums = torch.cat([torch.stack(over.negatives).flatten(), faults.double()[None]])
+    distributed.all_reduce(sums)
+    return over._replace(negatives=Sums(*sums[:-1].view(3, -1))), sums[-1]
+
+
+def _highest(group: Group, number: int, shared: bool) -> tuple[Group, Tensor]:
+    """Only the ``number`` highest negatives of a group, and where they are in its values.
+
+    Shared means over all processes; of equal ones at the end those of the first processes are taken.
+    """
+    kept = torch.ones_like(group.values, dtype=torch.bool)
+    kept[skipped(group.skip)] = False
+    where = kept.nonzero().squeeze(1)
+    values, which = group.values[where].topk(min(number, len(where)), sorted=False)
+    if shared:
+        shares = [share[:, 0] for share in all_gather_rows(values[:, None])]
+        everyone = torch.cat(shares)
+        if len(everyone) > number:
+            least = everyone.topk(number).values[-1]
+            left = number - int((everyone > least).sum())  # equal ones still to take, process by process
+            before = sum(int((share == least).sum()) for share in shares[: rank()])
+            equal = (values == least).nonzero().squeeze(1)[: max(0, left - before)]
+            which = torch.cat([which[values > least], which[equal]])
+    where = where[which]
+    return group._replace(values=group.values[where], skip=group.skip[:0]), where
+
+
+def skipped(skip: Tensor) -> Tensor:
+    """The indices in sorted disjoint intervals, one by one, int64."""
+    lengths = skip[:, 1] - skip[:, 0]
+    before = lengths.cumsum(0) - lengths
+    return (skip[:, 0] - before).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=skip.device)
