@@ -100,7 +100,7 @@ def overlapping_pairs(
         rows = np.repeat(np.arange(first, stop), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         columns = order[start[rows] + within]
-        overlap = _paired_iou(detections.boxes[rows], objects.boxes[columns], objects.crowd[columns])
+        overlap = paired_iou(detections.boxes[rows], objects.boxes[columns], objects.crowd[columns])
         keep = overlap > 0
         found.append((rows[keep], columns[keep], overlap[keep]))
         first = stop
@@ -126,7 +126,7 @@ def _objects_of_detections(
     return order, start, stop - start
 
 
-def _paired_iou(
+def paired_iou(
     boxes: NDArray[np.float64], others: NDArray[np.float64], crowd: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """IoU of boxes[i] with others[i]; with a crowd, the intersection over boxes[i]'s area."""

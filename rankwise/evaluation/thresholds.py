@@ -1,18 +1,27 @@
-"""Where to cut the scores: ranking losses give an order, not probabilities, so the cut has to be found."""
+"""Which scores to keep: the best F1, a precision, or the best LRP, and how certain each threshold is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwise.evaluation.matching import Matches
+from rankwise.evaluation.reliability import matched_iou
 
-#: The cut where nothing could be measured.
+#: The threshold where nothing could be measured.
 UNMEASURED = 0.5
+#: The precisions that thresholds are kept for.
+PRECISIONS = tuple(round(0.01 * percent, 2) for percent in range(5, 100))
+#: How often the images are drawn again for an interval, and the part of the results that it holds.
+ROUNDS, INTERVAL = 200, 0.95
+#: An interval of calibrated scores that is wider than this is worth a warning.
+WIDE = 0.2
+#: So many (round, detection) pairs are held at once.
+_PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -24,26 +33,40 @@ class Threshold:
         f1: Harmonic mean of precision and recall, None where there was nothing to measure.
         precision: The part of the kept detections that is right.
         recall: The part of the objects that is found.
+        interval: Where the threshold is in 95 % of the cases when the images are drawn again; None if it was not
+            asked for or cannot be known.
     """
 
     score: float
     f1: float | None = None
     precision: float | None = None
     recall: float | None = None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether another validation set of this size might well give another threshold."""
+        return self.interval is not None and self.interval[1] - self.interval[0] > WIDE
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds with the best F1.
+    """Score thresholds by what they are best for.
 
     Attributes:
-        overall: One for all classes together.
-        per_class: One for each class. A class of which nothing was right (no objects, no detections, no match) has the
-            overall score, with no F1.
+        overall: The best F1 of all classes together.
+        per_class: The best F1 of each class. A class of which nothing was right (no objects, no detections, no match)
+            has the overall score, with no F1.
+        lrp: The lowest LRP error (localisation, false positives and missed objects together) of all classes together;
+            None where it was not measured.
+        by_precision: For each precision in percent that was reached, the threshold that finds most objects with it,
+            over all classes together.
     """
 
     overall: Threshold
     per_class: dict[str, Threshold]
+    lrp: Threshold | None = None
+    by_precision: dict[int, Threshold] = field(default_factory=dict)
 
     def by_label(self, classes: Sequence[str]) -> list[float]:
         """The score threshold of each class, the overall one for classes that are not known here."""
@@ -56,8 +79,13 @@ class Thresholds:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Thresholds:
         """Thresholds out of what :meth:`to_dict` gave."""
-        per_class = {name: Threshold(**entry) for name, entry in values["per_class"].items()}
-        return Thresholds(Threshold(**values["overall"]), per_class)
+        lrp = values.get("lrp")
+        return Thresholds(
+            _threshold(values["overall"]),
+            {name: _threshold(entry) for name, entry in values["per_class"].items()},
+            None if lrp is None else _threshold(lrp),
+            {int(percent): _threshold(entry) for percent, entry in values.get("by_precision", {}).items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -69,44 +97,53 @@ class Sweep:
         precision: [S].
         recall: [S].
         f1: [S].
+        lrp: Localisation-recall-precision error with IoU 0.5, [S] (https://arxiv.org/abs/1807.01696).
     """
 
     scores: NDArray[np.float64]
     precision: NDArray[np.float64]
     recall: NDArray[np.float64]
     f1: NDArray[np.float64]
+    lrp: NDArray[np.float64]
 
     def best(self) -> Threshold | None:
         """The threshold with the best F1, of equals the highest, which keeps the fewest boxes; None if all are 0."""
-        if not len(self.f1) or self.f1.max() == 0:
-            return None
-        row = int(self.f1.argmax())
-        values = (self.scores[row], self.f1[row], self.precision[row], self.recall[row])
-        return Threshold(*(float(value) for value in values))
+        return self.at(int(self.f1.argmax())) if len(self.f1) and self.f1.max() > 0 else None
+
+    def best_lrp(self) -> Threshold | None:
+        """The threshold with the lowest LRP error, of equals the highest; None if nothing is right."""
+        return self.at(int(self.lrp.argmin())) if len(self.f1) and self.f1.max() > 0 else None
+
+    def at_precision(self, precision: float) -> Threshold | None:
+        """The threshold with the highest recall whose precision is at least this, of equals the highest; or None."""
+        enough = np.flatnonzero((self.precision >= precision) & (self.f1 > 0))
+        return self.at(int(np.searchsorted(self.recall, self.recall[enough[-1]]))) if len(enough) else None
+
+    def at(self, row: int) -> Threshold:
+        """The threshold of a row."""
+        columns = (self.scores, self.f1, self.precision, self.recall)
+        score, f1, precision, recall = (float(column[row]) for column in columns)
+        return Threshold(score, f1, precision, recall)
 
 
 def sweep(matches: Matches, label: int | None = None) -> Sweep:
-    """Precision, recall and F1 by threshold.
+    """Precision, recall, F1 and LRP by threshold.
 
-    Detections on crowds and the crowds themselves are left out. Cutting at a score changes no match above it, since
-    matches are made in order of falling score: one matching serves all thresholds.
+    Detections on crowds and the crowds themselves are left out. A threshold changes no match above it, since matches
+    are made in order of falling score: one matching serves all thresholds.
 
     Args:
         matches: Detections matched with objects.
         label: The class, or None for all classes together.
     """
-    counted, wanted = ~matches.ignored, ~matches.objects.crowd
-    if label is not None:
-        counted = counted & (matches.detections.labels == label)
-        wanted = wanted & (matches.objects.labels == label)
-    scores = matches.detections.scores[counted]
-    order = np.argsort(-scores, kind="stable")
-    scores, correct = scores[order], np.cumsum(matches.correct[counted][order])
-    # Equal scores fall together: a threshold keeps all of them or none.
-    last = np.flatnonzero(np.append(np.diff(scores) != 0, True)) if len(scores) else np.zeros(0, dtype=np.int64)
-    kept, correct, objects = last + 1.0, correct[last].astype(np.float64), float(wanted.sum())
-    recall = correct / objects if objects else np.zeros(len(last))
-    return Sweep(scores[last], correct / kept, recall, 2 * correct / (kept + objects))
+    ranked = _Ranked(matches, label, np.zeros(0, dtype=np.int64))
+    last = ranked.last
+    right = np.cumsum(ranked.correct)[last].astype(np.float64)
+    loss = np.cumsum(ranked.loss)[last]
+    kept, objects = last + 1.0, float(ranked.objects)
+    recall = right / objects if objects else np.zeros(len(last))
+    f1, lrp = _f1_and_lrp(right, kept, loss, objects)
+    return Sweep(ranked.scores[last], right / kept, recall, f1, lrp)
 
 
 def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
@@ -121,4 +158,135 @@ def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
     if overall is None:  # nothing right at any threshold: keep the one best guess
         overall = Threshold(float(whole.scores[0]) if len(whole.scores) else UNMEASURED)
     per_class = {name: sweep(matches, label).best() or Threshold(overall.score) for label, name in enumerate(classes)}
-    return Thresholds(overall, per_class)
+    by_precision = {round(100 * value): found for value in PRECISIONS if (found := whole.at_precision(value))}
+    return Thresholds(overall, per_class, whole.best_lrp(), by_precision)
+
+
+def with_intervals(
+    thresholds: Thresholds, matches: Matches, image_ids: NDArray[np.int64], rounds: int = ROUNDS, seed: int = 0
+) -> Thresholds:
+    """The same thresholds with bootstrap intervals: what the best ones are when images are drawn with replacement.
+
+    With a single image nothing is known, and there are no intervals.
+
+    Args:
+        thresholds: What :func:`best_thresholds` gave for these matches.
+        matches: Detections matched with objects at IoU 0.5.
+        image_ids: All images, with or without objects and detections, rising.
+        rounds: How often.
+        seed: Of the drawing.
+    """
+    number = len(image_ids)
+    if number < 2:
+        return thresholds
+    drawn = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), size=rounds)
+    whole = _redrawn(_Ranked(matches, None, image_ids), drawn)
+    by_precision = {
+        percent: replace(known, interval=_interval(whole.by_precision[percent]))
+        for percent, known in thresholds.by_precision.items()
+    }
+    per_class = {}
+    for label, (name, known) in enumerate(thresholds.per_class.items()):
+        if known.f1 is not None:
+            own = _redrawn(_Ranked(matches, label, image_ids), drawn, precisions=False)
+            known = replace(known, interval=_interval(own.f1))
+        per_class[name] = known
+    overall = thresholds.overall
+    return Thresholds(
+        replace(overall, interval=None if overall.f1 is None else _interval(whole.f1)),
+        per_class,
+        None if thresholds.lrp is None else replace(thresholds.lrp, interval=_interval(whole.lrp)),
+        by_precision,
+    )
+
+
+class _Ranked:
+    """Detections that count, best first.
+
+    Args:
+        matches: Detections matched with objects.
+        label: The class, or None for all.
+        image_ids: All images; empty if the images do not matter.
+    """
+
+    def __init__(self, matches: Matches, label: int | None, image_ids: NDArray[np.int64]) -> None:
+        counted, wanted = ~matches.ignored, ~matches.objects.crowd
+        if label is not None:
+            counted = counted & (matches.detections.labels == label)
+            wanted = wanted & (matches.objects.labels == label)
+        order = np.flatnonzero(counted)
+        order = order[np.argsort(-matches.detections.scores[order], kind="stable")]
+        self.scores, self.correct = matches.detections.scores[order], matches.correct[order]
+        # How far each match is from a perfect box, 0 to 1.
+        self.loss = np.where(self.correct, (1 - matched_iou(matches)[order]) / (1 - matches.iou), 0)
+        # Equal scores fall together: a threshold keeps all of them or none.
+        self.last = np.flatnonzero(np.append(np.diff(self.scores) != 0, True)) if len(order) else order
+        self.objects = int(wanted.sum())
+        if len(image_ids):
+            self.image = np.searchsorted(image_ids, matches.detections.image_ids[order])
+            of_objects = np.searchsorted(image_ids, matches.objects.image_ids[wanted])
+            self.objects_by_image = np.bincount(of_objects, minlength=len(image_ids))
+
+
+@dataclass(frozen=True)
+class _Redrawn:
+    """Thresholds of each round, NaN where nothing was right, [R]."""
+
+    f1: NDArray[np.float64]
+    lrp: NDArray[np.float64]
+    by_precision: dict[int, NDArray[np.float64]]
+
+
+def _redrawn(ranked: _Ranked, drawn: NDArray[np.int64], precisions: bool = True) -> _Redrawn:
+    """The best thresholds when each image counts as often as it was drawn, [R, images]."""
+    # Only a threshold at a match can be the best.
+    right = np.cumsum(ranked.correct)
+    last = ranked.last[np.diff(right[ranked.last], prepend=0) > 0]
+    if not len(last):
+        nothing = np.full(len(drawn), np.nan)
+        return _Redrawn(nothing, nothing, {round(100 * value): nothing for value in PRECISIONS})
+    stop = last[-1] + 1
+    image, scores = ranked.image[:stop], ranked.scores[last]
+    f1_scores, lrp_scores, by_precision = [], [], []
+    chunk = max(1, _PAIRS // stop)
+    for first in range(0, len(drawn), chunk):
+        weights = drawn[first : first + chunk]
+        objects = (weights @ ranked.objects_by_image)[:, None]
+        each = weights[:, image].astype(np.float64)
+        kept = np.cumsum(each, axis=1)[:, last]
+        hits, losses = (np.cumsum(each * column[:stop], axis=1)[:, last] for column in (ranked.correct, ranked.loss))
+        f1, lrp = _f1_and_lrp(hits, kept, losses, objects)
+        nothing = hits[:, -1] == 0
+        f1_scores.append(np.where(nothing, np.nan, scores[f1.argmax(axis=1)]))
+        lrp_scores.append(np.where(nothing, np.nan, scores[lrp.argmin(axis=1)]))
+        if precisions:
+            precision = np.where(hits > 0, hits / np.maximum(kept, 1), 0)
+            # The highest precision from here on, which falls: the lowest threshold is found by bisection.
+            ahead = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
+            rows = np.stack([np.searchsorted(-row, -np.asarray(PRECISIONS), side="right") - 1 for row in ahead])
+            early = np.stack([np.searchsorted(row, row[at]) for row, at in zip(hits, rows, strict=True)])
+            by_precision.append(np.where(rows >= 0, scores[early], np.nan))
+    columns = list(np.concatenate(by_precision).T) if precisions else []
+    percents = [round(100 * value) for value in PRECISIONS[: len(columns)]]
+    return _Redrawn(np.concatenate(f1_scores), np.concatenate(lrp_scores), dict(zip(percents, columns, strict=True)))
+
+
+def _f1_and_lrp(right: Any, kept: Any, loss: Any, objects: Any) -> tuple[Any, Any]:
+    """F1 and the LRP error by the numbers of right and kept detections, the localisation loss and the objects."""
+    return 2 * right / np.maximum(kept + objects, 1), (loss + kept + objects - 2 * right) / np.maximum(
+        kept + objects - right, 1
+    )
+
+
+def _interval(scores: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Where most of the scores are; a round in which the aim was out of reach counts as the highest score."""
+    if np.isnan(scores).all():
+        return None
+    filled = np.where(np.isnan(scores), 1.0, scores)
+    low, high = np.quantile(filled, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], method="nearest")
+    return float(low), float(high)
+
+
+def _threshold(values: Mapping[str, Any]) -> Threshold:
+    interval = values.get("interval")
+    return Threshold(**{**values, "interval": None if interval is None else (interval[0], interval[1])})

@@ -1,0 +1,296 @@
+"""Fit what a score means: the probability that a detection is right, from detections that were judged.
+
+Ranking losses decide which box comes first, not how sure it is. A strictly increasing map per class adds that without
+changing the order. The default is logistic regression on the logit of the raw score. The parameters of a class are
+drawn towards those of all classes together, as strongly as the evidence of :data:`PRIOR_MATCHES` matches. Classes with
+at least :data:`ISOTONIC_MATCHES` matches may have a centred isotonic curve instead, if cross-validation prefers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rankwise.evaluation.isotonic import centred_isotonic
+from rankwise.evaluation.matching import Matches
+from rankwise.models.confidence import IDENTITY, Curve, ScoreMap, checked, expit, logit
+
+#: The fit of all classes counts as much as this many matches of a class.
+PRIOR_MATCHES = 20.0
+#: So many matches of a class allow more than the two numbers of a logistic curve.
+ISOTONIC_MATCHES = 1000
+#: Logistic curves are refitted to detections above this probability: most detections are far below it and would bend
+#: the curve away from the scores that anybody reads. Only for classes that keep :data:`READ_MATCHES` matches above it.
+READ_ABOVE, READ_MATCHES, READ_ROUNDS = 0.02, 10, 3
+#: Parts of the images in cross-validation.
+FOLDS = 5
+#: The least slope, per standard deviation of all logits: a map must not lose the order where scores say nothing.
+MIN_SLOPE = 0.01
+
+Floats = NDArray[np.float64]
+Kinds = tuple[str, ...]
+
+
+class Calibration(ScoreMap):
+    """A strictly increasing map per class from raw score to the probability of being right.
+
+    ``calibration(scores, labels)`` applies it, ``to_dict`` and ``from_dict`` make plain numbers of it and back.
+
+    Example:
+        >>> import numpy as np
+        >>> scores, labels = np.array([0.02, 0.03, 0.01, 0.002]), np.array([0, 0, 0, 0])
+        >>> calibration = Calibration.fit(scores, labels, correct=np.array([True, True, False, False]))
+        >>> calibration(scores, labels).round(2)
+        array([0.65, 0.74, 0.47, 0.15])
+    """
+
+    @classmethod
+    def fit(
+        cls,
+        scores: ArrayLike,
+        labels: ArrayLike,
+        correct: ArrayLike,
+        *,
+        images: ArrayLike | None = None,
+        objects: ArrayLike | None = None,
+        kinds: Sequence[str] | None = None,
+    ) -> Calibration:
+        """Fits a map to judged detections. The result does not depend on their order.
+
+        Without detections the map is the identity (up to its tails). If all detections are right, or all wrong, the
+        probability stays one detection away from 1 or 0.
+
+        Args:
+            scores: Raw scores from 0 to 1, [N].
+            labels: Class indices, [N].
+            correct: Which detections are right, [N]. Leave out those that count neither way, such as those on crowds.
+            images: The image of each detection, [N]: cross-validation then keeps images together.
+            objects: How many objects of each class there are, [C]. Classes without any have the map of all classes
+                together, and their detections, which cannot be right, teach nothing. If not given, as many classes as
+                ``labels`` need, all of them taken as present.
+            kinds: "logistic" or "isotonic" for each class, [C]; chosen by cross-validation if not given.
+
+        Raises:
+            ValueError: Shapes, scores or labels that are not as described.
+        """
+        present = None if objects is None else np.asarray(objects) > 0
+        values, numbers = checked(scores, labels, None if present is None else len(present))
+        right = np.asarray(correct)
+        if values.ndim != 1 or right.shape != values.shape or not np.isin(right, (0, 1)).all():
+            raise ValueError(f"correct must be true or false for each of the {len(values)} scores")
+        if present is None:
+            present = np.ones(int(numbers.max(initial=0)) + 1, dtype=np.bool_)
+        if kinds is not None and len(kinds) != len(present):
+            raise ValueError(f"{len(kinds)} kinds were given for {len(present)} classes")
+        groups = np.arange(len(values)) if images is None else np.unique(np.asarray(images), return_inverse=True)[1]
+        order = np.lexsort((right, values, numbers, groups))  # sums are the same to the last bit, whatever came first
+        data = _Judged(logit(values)[order], numbers[order], right[order].astype(np.bool_), groups[order])
+        curves = _fit(data, present, kinds or _choose(data, present))
+        return cls(curves, tuple(np.flatnonzero(~present).tolist()))
+
+    @property
+    def kinds(self) -> Kinds:
+        """How each class was fitted."""
+        return tuple(curve.kind for curve in self.curves)
+
+    def describe(self, classes: Sequence[str]) -> str:
+        """What was fitted, in a sentence.
+
+        Args:
+            classes: The names of the labels.
+        """
+        isotonic = [name for name, kind in zip(classes, self.kinds, strict=True) if kind == "isotonic"]
+        logistic = len(classes) - len(isotonic)
+        parts = [f"logistic for {logistic} of {len(classes)} classes"] if logistic else []
+        parts += [f"isotonic for {_listed(isotonic)}"] if isotonic else []
+        pooled = [classes[label] for label in self.pooled]
+        note = f"; the map of all classes together for {_listed(pooled)}: no validation object" if pooled else ""
+        return f"{', '.join(parts)}{note}"
+
+
+def cross_fitted(
+    calibration: Calibration, scores: Floats, labels: NDArray[np.int64], correct: NDArray[np.bool_], **groups: Any
+) -> Floats | None:
+    """Probabilities of detections by maps that were fitted to other images: what an honest judgement needs.
+
+    Args:
+        calibration: What was fitted to all of them; its kinds are kept.
+        scores: As in :meth:`Calibration.fit`.
+        labels: As there.
+        correct: As there.
+        **groups: ``images`` and ``objects``, as there.
+
+    Returns:
+        float64 [N]; None if there are fewer than two images.
+    """
+    images = groups.get("images")
+    fold = _folds(np.arange(len(scores)) if images is None else np.unique(images, return_inverse=True)[1])
+    if not len(fold) or fold.max() < 1:
+        return None
+    objects = groups.get("objects")
+    counts = objects if objects is not None else np.ones(len(calibration.curves), dtype=np.int64)
+    result = np.empty(len(scores))
+    for part in range(fold.max() + 1):
+        here = fold == part
+        other = Calibration.fit(
+            scores[~here],
+            labels[~here],
+            correct[~here],
+            images=None if images is None else images[~here],
+            objects=counts,
+            kinds=calibration.kinds,
+        )
+        result[here] = other(scores[here], labels[here])
+    return result
+
+
+def judged(matches: Matches, classes: int) -> dict[str, Any]:
+    """What :meth:`Calibration.fit` takes, out of detections matched with objects; those on crowds are left out.
+
+    Args:
+        matches: At IoU 0.5, with raw scores.
+        classes: The number of classes.
+    """
+    counted = ~matches.ignored
+    detections, objects = matches.detections, matches.objects
+    return {
+        "scores": detections.scores[counted],
+        "labels": detections.labels[counted],
+        "correct": matches.correct[counted],
+        "images": detections.image_ids[counted],
+        "objects": np.bincount(objects.labels[~objects.crowd], minlength=classes),
+    }
+
+
+class _Judged:
+    """Columns of judged detections.
+
+    Args:
+        x: Logits of raw scores.
+        labels: Class indices.
+        correct: Which are right.
+        groups: Image numbers from 0.
+    """
+
+    def __init__(
+        self, x: Floats, labels: NDArray[np.int64], correct: NDArray[np.bool_], groups: NDArray[np.int64]
+    ) -> None:
+        self.x, self.labels, self.correct, self.groups = x, labels, correct, groups
+
+    def where(self, mask: NDArray[np.bool_]) -> _Judged:
+        return _Judged(self.x[mask], self.labels[mask], self.correct[mask], self.groups[mask])
+
+
+def _fit(data: _Judged, present: NDArray[np.bool_], kinds: Sequence[str]) -> tuple[Curve, ...]:
+    """The curves of all classes."""
+    data = data.where(present[data.labels])
+    if not len(data.x):
+        return (IDENTITY,) * len(present)
+    curves = _logistic_curves(data, present)
+    for _ in range(READ_ROUNDS):
+        read = ScoreMap(curves)(expit(data.x), data.labels) > READ_ABOVE
+        enough = np.bincount(data.labels[read & data.correct], minlength=len(present)) >= READ_MATCHES
+        read |= ~enough[data.labels]
+        curves = _logistic_curves(data.where(read), present)
+    own = [data.labels == label if kind == "isotonic" else np.False_ for label, kind in enumerate(kinds)]
+    return tuple(
+        centred_isotonic(data.x[rows], data.correct[rows], curve.slope) if rows.any() else curve
+        for rows, curve in zip(own, curves, strict=True)
+    )
+
+
+def _logistic_curves(data: _Judged, present: NDArray[np.bool_]) -> tuple[Curve, ...]:
+    """A logistic curve for each class, drawn towards that of all classes together."""
+    mean, spread = float(data.x.mean()), float(data.x.std()) or 1.0
+    z = (data.x - mean) / spread
+    matches = int(data.correct.sum())
+    # Platt's targets: one detection more of each kind keeps the fit finite, whatever the data.
+    high, low = (matches + 1) / (matches + 2), 1 / (len(z) - matches + 2)
+    pooled, information = _logistic(z, np.where(data.correct, high, low), None, None)
+    prior = PRIOR_MATCHES / max(matches, 1) * information
+    curves = []
+    for label, there in enumerate(present):
+        own, theta = data.labels == label, pooled
+        if there and own.any():
+            theta, _ = _logistic(z[own], data.correct[own].astype(np.float64), pooled, prior)
+        curves.append(Curve("logistic", (mean,), (float(theta[1]),), float(theta[0] / spread)))
+    return tuple(curves)
+
+
+def _choose(data: _Judged, present: NDArray[np.bool_]) -> Kinds:
+    """The kind of each class: isotonic where there are many matches and unseen images are explained better by it."""
+    many = (np.bincount(data.labels[data.correct], minlength=len(present)) >= ISOTONIC_MATCHES) & present
+    fold = _folds(data.groups)
+    if not many.any() or fold.max(initial=0) < 1:
+        return ("logistic",) * len(present)
+    losses = {}
+    for kind in ("logistic", "isotonic"):
+        kinds = [kind if own else "logistic" for own in many]
+        losses[kind] = np.zeros(len(present))
+        for part in range(fold.max() + 1):
+            rest = data.where((fold == part) & many[data.labels])
+            curves = _fit(data.where(fold != part), present, kinds)
+            probability = ScoreMap(curves)(expit(rest.x), rest.labels)
+            loss = -np.log(np.where(rest.correct, probability, 1 - probability))
+            losses[kind] += np.bincount(rest.labels, loss, len(present))
+    better = many & (losses["isotonic"] < losses["logistic"])
+    return tuple("isotonic" if own else "logistic" for own in better)
+
+
+def _folds(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which part each detection is in: whole images, shuffled the same way every time."""
+    count = int(groups.max(initial=-1)) + 1
+    shuffled = np.random.default_rng(0).permutation(count)
+    return (shuffled % max(1, min(FOLDS, count)))[groups]
+
+
+def _logistic(z: Floats, target: Floats, centre: Floats | None, precision: Floats | None) -> tuple[Floats, Floats]:
+    """Slope and intercept by Newton's method, and the information [2, 2] of the data there.
+
+    The loss is convex. Where it wants a slope below the least one, the slope is held there.
+    """
+    rate = float(np.clip(target.mean(), 1e-9, 1 - 1e-9))
+    start = np.array([MIN_SLOPE, np.log(rate / (1 - rate))]) if centre is None else centre.copy()
+    towards, pull = (start, np.zeros((2, 2))) if centre is None or precision is None else (centre, precision)
+
+    def loss(theta: Floats) -> float:
+        eta = theta[0] * z + theta[1]
+        away = theta - towards
+        return float((np.logaddexp(0, eta) - target * eta).sum() + away @ pull @ away / 2)
+
+    def derivatives(theta: Floats) -> tuple[Floats, Floats]:
+        p = expit(theta[0] * z + theta[1])
+        error, weight = p - target, p * (1 - p)
+        mixed = weight @ z
+        information = np.array([[weight @ (z * z), mixed], [mixed, weight.sum()]])
+        return np.array([error @ z, error.sum()]) + pull @ (theta - towards), information
+
+    def minimise(theta: Floats, free: NDArray[np.int64]) -> Floats:
+        value = loss(theta)
+        for _ in range(100):
+            gradient, information = derivatives(theta)
+            curvature = (information + pull)[np.ix_(free, free)]
+            curvature += 1e-12 * max(float(np.trace(curvature)), 1e-12) * np.eye(len(free))
+            step = np.zeros(2)
+            step[free] = np.linalg.solve(curvature, gradient[free])
+            if gradient @ step < 1e-10:  # twice what is left to gain, in nats over all detections
+                break
+            size = 1.0
+            while size > 1e-6 and not (following := loss(theta - size * step)) < value:
+                size /= 2
+            if size <= 1e-6:
+                break
+            theta, value = theta - size * step, following
+        return theta
+
+    theta = minimise(start, np.array([0, 1]))
+    if theta[0] < MIN_SLOPE:
+        theta = minimise(np.array([MIN_SLOPE, theta[1]]), np.array([1]))
+    return theta, derivatives(theta)[1]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

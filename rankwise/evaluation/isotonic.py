@@ -1,0 +1,57 @@
+"""Centred isotonic regression: the best increasing fit, made strictly increasing.
+
+Oron and Flournoy, "Centered isotonic regression", 2017 (https://arxiv.org/abs/1701.05964): each flat block of the
+ordinary fit becomes one point in its middle, and the points are joined. Here the middle and the joining are by rank,
+so that a monotone transform of the scores changes nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwise.models.confidence import MAX_KNOTS, Curve, logit
+
+
+def centred_isotonic(x: NDArray[np.float64], correct: NDArray[np.bool_], slope: float) -> Curve:
+    """A strictly increasing curve through the rates of correct detections.
+
+    Every distinct x is a knot as long as there are few; of many those are kept that describe the curve best.
+
+    Args:
+        x: Logits of raw scores, at least one.
+        correct: Which of the detections are right.
+        slope: The slope beyond the lowest and highest x.
+    """
+    from scipy.optimize import isotonic_regression
+
+    knots, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    rates = np.bincount(inverse, correct, len(knots)) / counts
+    fit = isotonic_regression(rates, weights=counts)
+    ends, values = fit.blocks, fit.x[fit.blocks[:-1]]
+    # Rates of 0 and 1, which only the outer blocks can have, become half a detection: other rates are farther away.
+    half = 0.5 / (len(x) + 1)
+    values = np.clip(values, half, 1 - half)
+    rank = np.cumsum(counts) - (counts - 1) / 2 - 1  # the mean place of each x among all detections
+    weight = np.add.reduceat(counts, ends[:-1])
+    centre = np.add.reduceat(rank * counts, ends[:-1]) / weight
+    # Half of the outer blocks lies beyond their middle: there the rate goes on halfway to 0 and 1.
+    places = np.concatenate([[-0.5], centre, [counts.sum() - 0.5]])
+    heights = logit(np.concatenate([[values[0] / 2], values, [(1 + values[-1]) / 2]]))
+    heights = np.interp(rank, places, heights)
+    rising = np.append(True, np.diff(heights) > 0)  # rounding may join neighbours
+    chosen = _important(rank[rising], heights[rising])
+    return Curve("isotonic", tuple(knots[rising][chosen].tolist()), tuple(heights[rising][chosen].tolist()), slope)
+
+
+def _important(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Indices of at most MAX_KNOTS points: the ends, then again and again the point farthest from what is there."""
+    if len(x) <= MAX_KNOTS:
+        return np.arange(len(x))
+    kept = [0, len(x) - 1]
+    while len(kept) < MAX_KNOTS:
+        away = np.abs(np.interp(x, x[kept], y[kept]) - y)
+        if away.max() < 1e-3:
+            break
+        kept = sorted([*kept, int(away.argmax())])
+    return np.asarray(kept)
