@@ -67,7 +67,7 @@ def train(words: list[str]) -> None:
     from rankwise.config import recipe as recipes
     from rankwise.config.trust import check_recipe
     from rankwise.distributed import StoppedElsewhere
-    from rankwise.training.folders import is_restart, rank, run_folder
+    from rankwise.training.folders import is_restart, launcher_rank, run_folder
     from rankwise.training.loop import train as run_training
     from rankwise.training.signals import Interrupted
 
@@ -111,7 +111,7 @@ def train(words: list[str]) -> None:
     try:
         run_training(recipe, folder, resume=bool(resumed or restarted))
     except Interrupted as stop:
-        if not rank():
+        if not launcher_rank():
             print(f"stopped and saved; go on with: rankwise train --resume {folder}", file=sys.stderr)
         sys.exit(128 + stop.number)
     except StoppedElsewhere:
@@ -133,16 +133,16 @@ def evaluate(words: list[str]) -> None:
     parser.add_argument(
         "--out",
         type=str,
-        help="Where the results go (default: the run's folder, or one in it for other images or other looks at them).",
+        help="Where the results go (default: the run's folder, or one in it for other images or views).",
     )
     parser.add_argument("--batch_size", type=int, help="Images at a time (default: as in the recipe).")
     parser.add_argument("--workers", type=int, help="Loader processes (default: as in the recipe).")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     parser.add_argument(
-        "--scales", type=list[int], help='Multi-scale test: short sides to look at, such as "[600, 800, 1000]".'
+        "--scales", type=list[int], help='Test-time augmentation: short sides to detect in, such as "[600, 800, 1000]".'
     )
     parser.add_argument("--max_side", type=int, help="Longest side with --scales (default: the detector's).")
-    parser.add_argument("--flip", type=bool, default=False, help="Look at each image mirrored as well.")
+    parser.add_argument("--flip", type=bool, default=False, help="Test-time augmentation: add mirrored views.")
     config = _parse(parser, words)
     if config.batch_size is not None and config.batch_size < 1:
         raise UserError(f"--batch_size is {config.batch_size}: it must be at least 1")
@@ -358,8 +358,8 @@ def _nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:
 def _without(words: list[str], flag: str) -> list[str]:
     """The words without a flag and its value."""
     if flag in words:
-        place = words.index(flag)
-        return words[:place] + words[place + 2 :]
+        position = words.index(flag)
+        return words[:position] + words[position + 2 :]
     return [word for word in words if not word.startswith(f"{flag}=")]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INSIDE = 0.01
 
 #: How many neighbours are judged by their smallest first when the nearest anchors are looked for.
-BLOCK = 32
+BLOCK_COLUMNS = 32
 
 
 class ATSS(Assigner):
@@ -53,8 +53,8 @@ class ATSS(Assigner):
         centre = centres(anchors)[candidates]
         inside = torch.cat([centre - boxes[..., :2], boxes[..., 2:] - centre], -1).amin(-1) > INSIDE
         iou = iou.masked_fill(~inside | (wide < threshold), 0)
-        place = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(candidates)
-        return Claims(place.reshape(-1), candidates.reshape(-1), iou.reshape(-1))
+        owner = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(candidates)
+        return Claims(owner.reshape(-1), candidates.reshape(-1), iou.reshape(-1))
 
 
 def centres(boxes: Tensor) -> Tensor:
@@ -86,20 +86,22 @@ def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: in
 
 
 def smallest(values: Tensor, k: int) -> Tensor:
-    """The places of the k smallest values of each row, smallest first, the first of equals, int64 [R, k].
+    """The columns of the k smallest values of each row, smallest first, the first of equals, int64 [R, k].
 
     Args:
         values: float32 [R, N], not negative.
         k: How many, at most N.
     """
-    if values.shape[1] < 4 * k * BLOCK:
+    if values.shape[1] < 4 * k * BLOCK_COLUMNS:
         return _keys(values).topk(k, largest=False).indices
     # The k smallest are in the k blocks with the smallest minima, so that nearly all of the row is looked at but once.
-    blocks = functional.pad(values, (0, -values.shape[1] % BLOCK), value=math.inf).unflatten(1, (-1, BLOCK))
+    blocks = functional.pad(values, (0, -values.shape[1] % BLOCK_COLUMNS), value=math.inf).unflatten(
+        1, (-1, BLOCK_COLUMNS)
+    )
     block = _keys(blocks.amin(2)).topk(k, largest=False).indices.sort(1).values
-    inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK)).flatten(1)
-    place = _keys(inside).topk(k, largest=False).indices
-    return block.gather(1, place // BLOCK) * BLOCK + place % BLOCK
+    inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK_COLUMNS)).flatten(1)
+    column = _keys(inside).topk(k, largest=False).indices
+    return block.gather(1, column // BLOCK_COLUMNS) * BLOCK_COLUMNS + column % BLOCK_COLUMNS
 
 
 def _keys(values: Tensor) -> Tensor:

@@ -30,14 +30,14 @@ CROWD_SHARE = 0.5
 class Objects:
     """The objects of all images of a batch, one after the other: an image with few does not pay for one with many.
 
-    Crowd regions keep their place, so that an index into the list tells the index in the target, but as objects they
+    Crowd regions keep their index, so that an index into the list tells the index in the target, but as objects they
     have no area: no anchor overlaps with them.
 
     Attributes:
         boxes: float32 [T, 4], of no area for crowds.
         labels: int64 [T].
         image: Which image each is from, int64 [T].
-        index: Its place in its image's target, int64 [T].
+        index: Its index in its image's target, int64 [T].
         crowd: Whether it is a crowd region, bool [T].
         crowd_boxes: The boxes of crowd regions (of all others without area), float32 [T, 4].
         counts: How many there are in each image.
@@ -97,7 +97,7 @@ class Objects:
 
     @cached_property
     def spans(self) -> list[tuple[int, slice]]:
-        """Every image that has objects, with their place in the list."""
+        """Every image that has objects, with their index in the list."""
         ends = accumulate(self.counts)
         return [(image, slice(end - n, end)) for image, (n, end) in enumerate(zip(self.counts, ends, strict=True)) if n]
 
@@ -153,11 +153,11 @@ class Assigner(ABC):
             ignored |= claims.ignored
         labels.masked_fill_(ignored, -1)
         at = (owner >= 0).nonzero(as_tuple=True)
-        place = owner[at]
-        labels[at] = objects.labels[place]
-        matched[at] = objects.index[place]
+        matched_object = owner[at]
+        labels[at] = objects.labels[matched_object]
+        matched[at] = objects.index[matched_object]
         has_positive = objects.crowd.clone()
-        has_positive[place] = True
+        has_positive[matched_object] = True
         return Assignment(labels, matched, (~has_positive).sum())
 
     @abstractmethod

@@ -29,7 +29,7 @@ class Candidates:
     """Pairs of an object and an anchor that may become its positive; those of each object in the order of the anchors.
 
     Attributes:
-        object: The object's place in the batch's list of objects, int64 [N].
+        object: The object's index in the batch's list of objects, int64 [N].
         anchor: The anchor, int64 [N].
     """
 
@@ -51,14 +51,14 @@ class Candidates:
         overlaps = best_overlaps(objects, anchors)
         owner = owned_anchors(objects, anchors, overlaps, threshold, low_quality=0)
         image, anchor = (owner >= 0).nonzero(as_tuple=True)
-        place = torch.arange(len(objects), device=anchors.device)
-        lost = (overlaps.best_iou > 0) & (owner[objects.image, overlaps.best_anchor] != place)
-        place = torch.cat([owner[image, anchor], place[lost]])
+        every = torch.arange(len(objects), device=anchors.device)
+        lost = (overlaps.best_iou > 0) & (owner[objects.image, overlaps.best_anchor] != every)
+        owners = torch.cat([owner[image, anchor], every[lost]])
         anchor = torch.cat([anchor, overlaps.best_anchor[lost]])
         if len(anchor) == len(image):
-            return cls(place, anchor)
+            return cls(owners, anchor)
         order = anchor.argsort(stable=True)
-        return cls(place[order], anchor[order])
+        return cls(owners[order], anchor[order])
 
     def __len__(self) -> int:
         return len(self.object)
@@ -112,7 +112,7 @@ def best_of_levels(
         k: How many candidates to take from each level.
 
     Returns:
-        Their places among the candidates, int64 [T, levels · k], -1 where there is none, and their values, float64 of
+        Their indices among the candidates, int64 [T, levels · k], -1 where there is none, and their values, float64 of
         the same shape, 0 where there is none. Of equal candidates the first anchor comes first.
     """
     levels = len(level_sizes)
@@ -122,16 +122,16 @@ def best_of_levels(
     group, by_group = (candidates.object * levels + level)[order].sort(stable=True)
     order = order[by_group]
     size = torch.bincount(group, minlength=objects * levels)
-    rank = torch.arange(len(order), device=values.device) - (size.cumsum(0) - size)[group]
-    kept = rank < k
-    slot = (group * k + rank)[kept]
-    place = torch.full((objects * levels * k,), -1, device=values.device)
-    place[slot] = order[kept]
-    table = values.new_full(place.shape, math.inf)
+    position = torch.arange(len(order), device=values.device) - (size.cumsum(0) - size)[group]
+    kept = position < k
+    slot = (group * k + position)[kept]
+    candidate = torch.full((objects * levels * k,), -1, device=values.device)
+    candidate[slot] = order[kept]
+    table = values.new_full(candidate.shape, math.inf)
     table[slot] = values[order[kept]]
     table, by_value = table.view(objects, levels * k).sort(dim=1, stable=True)
-    place = place.view(objects, levels * k).gather(1, by_value)
-    return place, table.masked_fill_(place < 0, 0)
+    candidate = candidate.view(objects, levels * k).gather(1, by_value)
+    return candidate, table.masked_fill_(candidate < 0, 0)
 
 
 def _focal(logits: Tensor, labels: Tensor) -> Tensor:

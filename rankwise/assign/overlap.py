@@ -25,7 +25,7 @@ class Overlaps:
 
     Attributes:
         iou: Each anchor's highest IoU with an object of the image, float32 [B, A]; 0 in images without objects.
-        object: The object it is with, as place in the batch's list of objects, int64 [B, A], the first of equals; its
+        object: The object it is with, as index into the batch's list of objects, int64 [B, A], the first of equals; its
             value means nothing where the IoU is 0.
         best_iou: Each object's highest IoU with an anchor, float32 [T].
         best_anchor: The anchor it is with, int64 [T], the first of equals.
@@ -78,7 +78,7 @@ def _blocks(spans: list[tuple[int, slice]]) -> list[list[tuple[int, slice]]]:
 def owned_anchors(
     objects: Objects, anchors: Tensor, overlaps: Overlaps, threshold: float, low_quality: float
 ) -> Tensor:
-    """The object that each anchor belongs to by IoU alone, as place in the list of objects, -1 for none, [B, A].
+    """The object that each anchor belongs to by IoU alone, as index into the list of objects, -1 for none, [B, A].
 
     An anchor belongs to the object it overlaps best with if that IoU reaches the threshold. An object whose best IoU
     does not reach it has its best anchors all the same (all that tie), where no object has them by the threshold. If
@@ -100,27 +100,27 @@ def owned_anchors(
     for piece in pieces(len(poor), len(anchors), anchors.device):
         table = table_iou(objects.boxes[poor], anchors[piece])  # [R, a]
         row, column = (table == best[poor, None]).nonzero(as_tuple=True)
-        place = poor[row]
+        claimant = poor[row]
         free = owner[:, piece]
-        claimed = winners(objects.image[place] * free.shape[1] + column, best[place], place, free.numel())
+        claimed = winners(objects.image[claimant] * free.shape[1] + column, best[claimant], claimant, free.numel())
         owner[:, piece] = torch.where(free < 0, claimed.view_as(free), free)
     return owner
 
 
-def winners(slot: Tensor, iou: Tensor, place: Tensor, slots: int) -> Tensor:
+def winners(slot: Tensor, iou: Tensor, claimant: Tensor, slots: int) -> Tensor:
     """The object that each of many slots goes to: of those that claim it the one with the highest IoU, first of equals.
 
     Args:
         slot: What is claimed, int64 [M].
         iou: The claim's IoU, [M]; a claim with an IoU of 0 is none.
-        place: The object that claims it, as place in the list of objects, int64 [M].
+        claimant: The object that claims it, as index into the list of objects, int64 [M].
         slots: How many slots there are.
 
     Returns:
-        The object's place in the list for each slot, -1 for those that nobody claims, int64 [slots].
+        The object's index in the list for each slot, -1 for those that nobody claims, int64 [slots].
     """
     highest = iou.new_zeros(slots).scatter_reduce_(0, slot, iou, "amax")
     nobody = torch.iinfo(torch.int64).max
-    place = place.masked_fill((iou < highest[slot]) | (iou <= 0), nobody)
-    first = place.new_full((slots,), nobody).scatter_reduce_(0, slot, place, "amin")
+    claimant = claimant.masked_fill((iou < highest[slot]) | (iou <= 0), nobody)
+    first = claimant.new_full((slots,), nobody).scatter_reduce_(0, slot, claimant, "amin")
     return first.masked_fill_(first == nobody, -1)

@@ -27,14 +27,14 @@ class Clusters:
 
     Attributes:
         candidates: All candidates of the batch.
-        place: The clustered ones, as places among the candidates, int64 [T, n], -1 where an object has no more.
+        candidate: The clustered ones, as indices into the candidates, int64 [T, n], -1 where an object has no more.
         values: The clustering input, float64 [T, n].
         lower: Members of the better cluster, bool [T, n].
         positive: Those of them that their object wants as its positives, bool [T, n].
     """
 
     candidates: Candidates
-    place: Tensor
+    candidate: Tensor
     values: Tensor
     lower: Tensor
     positive: Tensor
@@ -86,9 +86,9 @@ class PAA(Assigner):
 
     def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         clusters = self.clusters(predictions, objects)
-        wanted = clusters.place[clusters.positive]
-        place, anchor = clusters.candidates.object[wanted], clusters.candidates.anchor[wanted]
-        return Claims(place, anchor, paired_iou(objects.boxes[place], predictions.anchors[anchor].float()))
+        wanted = clusters.candidate[clusters.positive]
+        owner, anchor = clusters.candidates.object[wanted], clusters.candidates.anchor[wanted]
+        return Claims(owner, anchor, paired_iou(objects.boxes[owner], predictions.anchors[anchor].float()))
 
     @torch.no_grad()
     def clusters(self, predictions: Predictions, objects: Objects) -> Clusters:
@@ -100,15 +100,15 @@ class PAA(Assigner):
         """
         candidates = Candidates.of(objects, predictions.anchors.float(), self.candidate_iou)
         values = self.clustering_input(candidates, predictions, objects)
-        place, values = best_of_levels(candidates, values, len(objects), predictions.level_sizes, self.k)
-        valid = place >= 0
+        candidate, values = best_of_levels(candidates, values, len(objects), predictions.level_sizes, self.k)
+        valid = candidate >= 0
         lower, likelihood = fit_mixtures(values, valid).assess(values)
         lower &= valid
         peak = likelihood.masked_fill(~lower, -math.inf).argmax(1, keepdim=True)
-        rank = torch.arange(place.shape[1], device=place.device)
+        column = torch.arange(candidate.shape[1], device=candidate.device)
         few = valid.sum(1, keepdim=True) <= 2
-        chosen = torch.where(lower.any(1, keepdim=True), lower & (rank <= peak), rank == 0)
-        return Clusters(candidates, place, values, lower, valid & (few | chosen))
+        chosen = torch.where(lower.any(1, keepdim=True), lower & (column <= peak), column == 0)
+        return Clusters(candidates, candidate, values, lower, valid & (few | chosen))
 
     def clustering_input(self, candidates: Candidates, predictions: Predictions, objects: Objects) -> Tensor:
         """How bad each candidate is for its object, float64 [N].

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from rankwise.data.collector import Gathering, Reading, labels_of
+from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
@@ -55,15 +55,15 @@ class CocoSource:
         path = self._files[split]
         file = self.folder.relative(path)
         content = _load(path, file)
-        gathering = Gathering(self.folder, "annotation", self.max_pixels)
-        names = _categories(content["categories"], file, gathering.faults)
-        classes, category_ids, labels = labels_of(names, file, gathering.faults)
-        images = self._images(content["images"], split, path, file, gathering)
-        _annotations(content["annotations"], images, labels, file, gathering)
-        return Reading(gathering.records(), classes, category_ids, gathering.faults)
+        collector = AnnotationCollector(self.folder, "annotation", self.max_pixels)
+        names = _categories(content["categories"], file, collector.faults)
+        classes, category_ids, labels = labels_of(names, file, collector.faults)
+        images = self._images(content["images"], split, path, file, collector)
+        _annotations(content["annotations"], images, labels, file, collector)
+        return Reading(collector.records(), classes, category_ids, collector.faults)
 
     def _images(
-        self, entries: list[Any], split: str, path: Path, file: str, gathering: Gathering
+        self, entries: list[Any], split: str, path: Path, file: str, collector: AnnotationCollector
     ) -> dict[int, int | None]:
         """The index of each image by its id, None for those that cannot be used."""
         base = self._image_folder(entries, split, path)
@@ -71,7 +71,7 @@ class CocoSource:
         for position, entry in enumerate(entries):
             image_id = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
             if image_id is None:
-                gathering.faults.append(
+                collector.faults.append(
                     Fault(
                         "bad entry",
                         file,
@@ -84,7 +84,7 @@ class CocoSource:
             name = entry.get("file_name")
             label = f"image {image_id} ({name})"
             if image_id in images:
-                gathering.faults.append(
+                collector.faults.append(
                     Fault(
                         "duplicate id",
                         file,
@@ -95,12 +95,12 @@ class CocoSource:
                 )
                 continue
             images[image_id] = None
-            found = gathering.find_image(name, base, file, label)
+            found = collector.find_image(name, base, file, label)
             if found is None:
                 continue
             width, height = (_whole_number(entry.get(side, 0)) for side in ("width", "height"))
             if width is None or height is None or width < 0 or height < 0:
-                gathering.faults.append(
+                collector.faults.append(
                     Fault(
                         "bad entry",
                         file,
@@ -110,7 +110,7 @@ class CocoSource:
                     )
                 )
                 continue
-            images[image_id] = gathering.add_image(image_id, found, width, height, file, label)
+            images[image_id] = collector.add_image(image_id, found, width, height, file, label)
         return images
 
     def _image_folder(self, entries: list[Any], split: str, path: Path) -> Path:
@@ -210,12 +210,12 @@ def _categories(entries: list[Any], file: str, faults: list[Fault]) -> dict[int,
 
 
 def _annotations(
-    entries: list[Any], images: dict[int, int | None], labels: dict[int, int], file: str, gathering: Gathering
+    entries: list[Any], images: dict[int, int | None], labels: dict[int, int], file: str, collector: AnnotationCollector
 ) -> None:
     seen: set[int] = set()
     for position, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            gathering.faults.append(
+            collector.faults.append(
                 Fault("bad entry", file, f"entry {position} of annotations is no object", "export the file anew")
             )
             continue
@@ -251,11 +251,11 @@ def _annotations(
             if image is not None:  # else the image itself is the fault
                 area = entry.get("area")
                 area = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else 0.0
-                gathering.add_box(image, number, box, label, crowd, area)
+                collector.add_box(image, number, box, label, crowd, area)
             continue
         which = f"annotation {entry.get('id', f'at position {position}')}"
         where = f"image {image_id}" if image_id in images else ""
-        gathering.faults.append(Fault(fault[0], file, fault[1], fault[2], where, which))
+        collector.faults.append(Fault(fault[0], file, fault[1], fault[2], where, which))
 
 
 def _corners(box: Any) -> tuple[float, float, float, float] | None:

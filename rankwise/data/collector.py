@@ -73,7 +73,7 @@ class _Image:
 
 
 @dataclass
-class Gathering:
+class AnnotationCollector:
     """Images and boxes of one split while its files are read.
 
     Args:

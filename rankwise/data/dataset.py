@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from rankwise.errors import DataError
-from rankwise.images.reading import MAX_PIXELS, MEAN_COLOUR, read_image
+from rankwise.images.reading import MAX_PIXELS, read_image
+from rankwise.images.settings import MEAN_COLOUR
 from rankwise.types import Target
 
 #: Takes an image, uint8 [3, H, W], and its target, and gives both changed alike.

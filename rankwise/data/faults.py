@@ -33,8 +33,8 @@ class Fault:
     box: str = ""
 
     def __str__(self) -> str:
-        place = ": ".join(part for part in (self.file, self.image) if part)
-        return f"{place}: {f'{self.box} ' if self.box else ''}{self.what}; {self.todo}"
+        where = ": ".join(part for part in (self.file, self.image) if part)
+        return f"{where}: {f'{self.box} ' if self.box else ''}{self.what}; {self.todo}"
 
 
 def refuse(faults: Sequence[Fault], folder: str, split: str) -> None:

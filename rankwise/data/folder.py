@@ -34,9 +34,9 @@ class Folder:
     def inside(self, path: Path) -> Path | None:
         """A path, however it is written, as one that begins with the root; None if it leads out."""
         ways = ((_absolute(path), self._absolute_root), (os.path.realpath(path), self._real_root))
-        for place, root in ways:
-            if _within(place, root):
-                return self.root / os.path.relpath(place, root)
+        for target, root in ways:
+            if _within(target, root):
+                return self.root / os.path.relpath(target, root)
         return None
 
     def leads_out(self, name: str, base: Path | None = None) -> bool:

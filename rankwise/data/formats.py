@@ -157,13 +157,13 @@ def hold_out(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], list[Im
     return training, [records[index] for index in sorted(chosen)]
 
 
-def class_mismatch(place: str, found: Sequence[str], wanted: Sequence[str]) -> str | None:
+def class_mismatch(where: str, found: Sequence[str], wanted: Sequence[str]) -> str | None:
     """What to say of a split whose classes are not those of the training split; None if they are, in any order."""
     if set(found) == set(wanted):
         return None
     missing, unknown = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     return (
-        f"{place} has the classes {', '.join(found)}, but training has {', '.join(wanted)}"
+        f"{where} has the classes {', '.join(found)}, but training has {', '.join(wanted)}"
         + (f" (missing here: {', '.join(missing)})" if missing else "")
         + (f" (unknown there: {', '.join(unknown)})" if unknown else "")
         + "; give both the same names"
@@ -171,10 +171,10 @@ def class_mismatch(place: str, found: Sequence[str], wanted: Sequence[str]) -> s
 
 
 def _with_classes(
-    reading: Reading, records: list[ImageRecord], classes: list[str], place: str
+    reading: Reading, records: list[ImageRecord], classes: list[str], where: str
 ) -> tuple[Reading, list[ImageRecord]]:
     """The same with labels in the order of these classes."""
-    mismatch = class_mismatch(place, reading.classes, classes)
+    mismatch = class_mismatch(where, reading.classes, classes)
     if mismatch:
         raise DataError(mismatch)
     if reading.classes == classes:

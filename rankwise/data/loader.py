@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import DataError
-from rankwise.images.reading import MEAN_COLOUR
+from rankwise.images.settings import MEAN_COLOUR
+from rankwise.images.tensors import pad_images
 from rankwise.types import Batch, Target
 
 #: Which item of which epoch: all that a worker needs to know.
@@ -33,17 +34,8 @@ def collate(
         divisor: Height and width of the batch are multiples of this.
         colour: What is padded with: red, green and blue in bytes.
     """
-    height = max(image.shape[1] for image, _ in items)
-    width = max(image.shape[2] for image, _ in items)
-    height, width = -(-height // divisor) * divisor, -(-width // divisor) * divisor
-    images = torch.empty((len(items), 3, height, width), dtype=torch.uint8)
-    filling = torch.tensor(colour, dtype=torch.uint8)[:, None, None]
-    for padded, (image, _) in zip(images, items, strict=True):
-        h, w = image.shape[1:]
-        padded[:, :h, :w] = image
-        padded[:, h:] = filling
-        padded[:, :h, w:] = filling
-    return Batch(images, [target for _, target in items])
+    images, targets = zip(*items, strict=True)
+    return Batch(pad_images(images, divisor, colour), list(targets))
 
 
 def epoch_order(images: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
@@ -69,16 +61,14 @@ def mixed(*numbers: int) -> int:
 class _Batches(Sampler[list[_Key]]):
     """This process's share of each step of an epoch."""
 
-    def __init__(
-        self, images: int, batch_size: int, shuffle: bool, seed: int, rank: int, world_size: int, drop_last: bool
-    ) -> None:
+    def __init__(self, images: int, batch_size: int, shuffle: bool, seed: int, rank: int, world_size: int) -> None:
         self.images, self.batch_size, self.shuffle, self.seed = images, batch_size, shuffle, seed
-        self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
+        self.rank, self.world_size = rank, world_size
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
         full, rest = divmod(self.images, self.batch_size)
-        return full + (not self.drop_last and rest > (0 if self.shuffle else self.rank))
+        return full + (rest > (0 if self.shuffle else self.rank))
 
     def __iter__(self) -> Iterator[list[_Key]]:
         order = epoch_order(self.images, self.seed, self.epoch, self.shuffle)
@@ -176,7 +166,6 @@ def build_loader(
     divisor: int = 32,
     rank: int = 0,
     world_size: int = 1,
-    drop_last: bool = False,
     pin_memory: bool = False,
     prefetch: int = 2,
     colour: tuple[int, int, int] = MEAN_COLOUR,
@@ -186,7 +175,9 @@ def build_loader(
     The order of the images is a function of ``seed`` and the epoch, the augmentation of an image one of ``seed``, the
     epoch and the image: neither the number of workers nor that of processes changes them, and a run that was stopped
     in the middle of an epoch goes on exactly there. Step s of an epoch takes images ``s * batch_size`` to
-    ``(s + 1) * batch_size`` of the order, and process r of w every w-th of them, from the r-th on.
+    ``(s + 1) * batch_size`` of the order, and process r of w every w-th of them, from the r-th on. The last step may
+    be smaller. A process for which it has no image does without it; when shuffling it gets a blank image that is ignore
+    region all over, so that all processes train the same number of steps.
 
     Args:
         dataset: What to load.
@@ -197,9 +188,6 @@ def build_loader(
         divisor: Height and width of a batch are multiples of this.
         rank: Which of the processes this is.
         world_size: How many processes share each step.
-        drop_last: Leave out the last step of an epoch where it is not full. Otherwise it is a smaller one. A process
-            for which it has no image does without it; when shuffling it gets a blank image that is ignore region all
-            over, so that all processes train the same number of steps.
         pin_memory: Page-locked batches, for copies to a GPU.
         prefetch: Batches that each worker reads ahead.
         colour: What images are padded with: red, green and blue in bytes.
@@ -211,17 +199,12 @@ def build_loader(
         )
     if len(dataset) == 0:
         raise DataError("the dataset has no images; rankwise data check shows what is there")
-    if drop_last and len(dataset) < batch_size:
-        raise DataError(
-            f"the dataset has {len(dataset)} images and a step takes {batch_size}; lower batch_size or set drop_last "
-            "to false"
-        )
     if workers is None:
         workers = max(0, (os.cpu_count() or 1) - 1)
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
     if workers and "fork" in multiprocessing.get_all_start_methods():
         more["multiprocessing_context"] = "fork"  # records and drawn images are shared, not copied
-    batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size, drop_last)
+    batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size)
     loader: DataLoader[Any] = DataLoader(
         _Seeded(dataset, seed),
         batch_sampler=batches,

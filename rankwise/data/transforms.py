@@ -14,9 +14,7 @@ from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
 from rankwise.data.hue import Distort
-from rankwise.images.reading import MEAN_COLOUR
 from rankwise.images.settings import InputSettings
-from rankwise.images.sizes import input_size
 from rankwise.images.tensors import resize_for_input
 from rankwise.types import Target
 
@@ -95,7 +93,7 @@ class TrainTransform:
         self.settings = settings
         self.augment = augment or AugmentSettings()
         self._distort = Distort()
-        self._zoom_out = v2.RandomZoomOut(fill=list(MEAN_COLOUR))
+        self._zoom_out = v2.RandomZoomOut(fill=list(settings.mean_colour))
         self._crop = v2.RandomIoUCrop()
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
@@ -122,11 +120,7 @@ class TrainTransform:
             short = int(torch.randint(low, high + 1, ()))
         else:
             short = self.settings.short_side
-        if self.settings.keep_ratio:
-            long = self.augment.max_side or self.settings.max_side
-        else:  # stretched to exactly these, whose ratio stays
-            long = int(short * self.settings.max_side / self.settings.short_side + 0.5)
-        return replace(self.settings, short_side=min(short, long), max_side=long)
+        return self.settings.resized(short, self.augment.max_side)
 
     def _zoomed_out(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         image, boxes = self._zoom_out(image, _boxes(image, target["boxes"]))
@@ -161,11 +155,10 @@ def resize(image: Tensor, target: Target, settings: InputSettings) -> tuple[Tens
         target: Its target.
         settings: The detector's input settings.
     """
-    height, width = image.shape[-2:]
-    new_height, new_width = input_size(height, width, settings)
-    scale = torch.tensor([new_width / width, new_height / height]).repeat(2)
-    target = target | {"boxes": target["boxes"] * scale, "size": (new_height, new_width)}
-    return resize_for_input(image, settings), target
+    resized = resize_for_input(image, settings)
+    (height, width), size = image.shape[-2:], tuple(resized.shape[-2:])
+    scale = torch.tensor([size[1] / width, size[0] / height]).repeat(2)
+    return resized, target | {"boxes": target["boxes"] * scale, "size": size}
 
 
 def _boxes(image: Tensor, boxes: Tensor) -> BoundingBoxes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rankwise.data.collector import Gathering, Reading
+from rankwise.data.collector import AnnotationCollector, Reading
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
@@ -33,7 +33,7 @@ class _Object:
 
 
 @dataclass(frozen=True)
-class _Sheet:
+class VocFile:
     """One XML file."""
 
     filename: str
@@ -64,7 +64,7 @@ class VocSource:
         # Where all XML files are, None if each is beside its image.
         self._annotations: Path | None = None
         self._files = self._find()
-        self._sheets: dict[Path, _Sheet | Fault] = {}
+        self._voc_files: dict[Path, VocFile | Fault] = {}
 
     @property
     def splits(self) -> list[str]:
@@ -86,15 +86,17 @@ class VocSource:
                 splits[path.stem] = [self._annotations / f"{line[0]}.xml" for line in lines if line]
         return splits or {"train": sorted(self._annotations.glob("*.xml"))}
 
-    def _sheet(self, path: Path) -> _Sheet | Fault:
-        if path not in self._sheets:
+    def _voc_file(self, path: Path) -> VocFile | Fault:
+        if path not in self._voc_files:
             file = self.folder.relative(path)
             base = self._annotations or path.parent
             if self.folder.leads_out(os.path.relpath(path, base), base):
-                self._sheets[path] = Fault("path leads out", file, "leads out of the folder", "copy the file into it")
+                self._voc_files[path] = Fault(
+                    "path leads out", file, "leads out of the folder", "copy the file into it"
+                )
             else:
-                self._sheets[path] = _parse(path, file)
-        return self._sheets[path]
+                self._voc_files[path] = _parse(path, file)
+        return self._voc_files[path]
 
     def read(self, split: str) -> Reading:
         """One split, with its faults. Every XML file is read, since only all of them together name the classes."""
@@ -102,37 +104,38 @@ class VocSource:
         objects = [
             thing
             for path in every
-            if not self.folder.leads_out(self.folder.relative(path)) and isinstance(sheet := self._sheet(path), _Sheet)
-            for thing in sheet.objects
+            if not self.folder.leads_out(self.folder.relative(path))
+            and isinstance(voc_file := self._voc_file(path), VocFile)
+            for thing in voc_file.objects
         ]
         classes = sorted({thing.name for thing in objects if thing.name})
         labels = {name: label for label, name in enumerate(classes)}
         first = 0 if any(0 in thing.corners[:2] for thing in objects if thing.corners) else 1
-        gathering = Gathering(self.folder, "object", self.max_pixels)
+        collector = AnnotationCollector(self.folder, "object", self.max_pixels)
         images = self._image_folder(self._files[split])
         seen: set[Path] = set()
         for number, path in enumerate(self._files[split], start=1):
             file = self.folder.relative(path)
             if path in seen:
-                gathering.faults.append(
+                collector.faults.append(
                     Fault("duplicate id", file, f"is listed twice in the {split} split", "list it once")
                 )
                 continue
             seen.add(path)
-            sheet = self._sheet(path)
-            if isinstance(sheet, Fault):
-                gathering.faults.append(sheet)
+            voc_file = self._voc_file(path)
+            if isinstance(voc_file, Fault):
+                collector.faults.append(voc_file)
                 continue
             base = images or path.parent
-            found = self._image(sheet, path, base) or gathering.find_image(
-                sheet.filename or f"{path.stem}.jpg", base, file
+            found = self._image(voc_file, path, base) or collector.find_image(
+                voc_file.filename or f"{path.stem}.jpg", base, file
             )
             if found is None:
                 continue
-            image = gathering.add_image(number, found, sheet.width, sheet.height, file)
+            image = collector.add_image(number, found, voc_file.width, voc_file.height, file)
             if image is not None:
-                _add_objects(sheet, image, first, labels, file, gathering)
-        return Reading(gathering.records(), classes, list(range(1, len(classes) + 1)), gathering.faults)
+                _add_objects(voc_file, image, first, labels, file, collector)
+        return Reading(collector.records(), classes, list(range(1, len(classes) + 1)), collector.faults)
 
     def _image_folder(self, paths: list[Path]) -> Path | None:
         """The folder in which most of the first images are, None if each is beside its XML file."""
@@ -140,20 +143,22 @@ class VocSource:
             return None
         home = self._annotations.parent
         candidates = [folder for name in _IMAGE_FOLDERS if (folder := home / name).is_dir()]
-        sheets = [(sheet, path) for path in paths[:_TRIED] if isinstance(sheet := self._sheet(path), _Sheet)]
+        voc_files = [
+            (voc_file, path) for path in paths[:_TRIED] if isinstance(voc_file := self._voc_file(path), VocFile)
+        ]
 
         def hits(folder: Path) -> int:
-            return sum(self._image(sheet, path, folder) is not None for sheet, path in sheets)
+            return sum(self._image(voc_file, path, folder) is not None for voc_file, path in voc_files)
 
         return max([*candidates, home, self._annotations], key=hits)
 
-    def _image(self, sheet: _Sheet, path: Path, base: Path) -> Path | None:
+    def _image(self, voc_file: VocFile, path: Path, base: Path) -> Path | None:
         """The image of an XML file, None if there is none in ``base``."""
-        if self.folder.leads_out(sheet.filename or path.stem, base):
+        if self.folder.leads_out(voc_file.filename or path.stem, base):
             return None
         # The name of the XML file first: the one within is often a leftover from before a renaming.
         names = [path.stem + ending for ending in _ENDINGS]
-        for name in [*names, sheet.filename] if sheet.filename else names:
+        for name in [*names, voc_file.filename] if voc_file.filename else names:
             found = self.folder.find(name, base)
             if found is not None and not self.folder.leads_out(name, base):
                 return found
@@ -161,20 +166,20 @@ class VocSource:
 
 
 def _add_objects(
-    sheet: _Sheet, image: int, first: int, labels: dict[str, int], file: str, gathering: Gathering
+    voc_file: VocFile, image: int, first: int, labels: dict[str, int], file: str, collector: AnnotationCollector
 ) -> None:
-    for number, thing in enumerate(sheet.objects, start=1):
+    for number, thing in enumerate(voc_file.objects, start=1):
         if not thing.name:
             what, todo = "has no name", "give its class under <name>"
         elif thing.corners is None:
             what, todo = "has no box of four numbers", "give xmin, ymin, xmax and ymax under <bndbox>"
         else:
             left, top, right, bottom = thing.corners
-            gathering.add_box(
+            collector.add_box(
                 image, number, (left - first, top - first, right, bottom), labels[thing.name], thing.difficult
             )
             continue
-        gathering.faults.append(Fault("bad entry", file, what, todo, box=f"object {number}"))
+        collector.faults.append(Fault("bad entry", file, what, todo, box=f"object {number}"))
 
 
 def _annotation_folder(root: Path) -> Path | None:
@@ -195,7 +200,7 @@ def _annotations_in(home: Path) -> Path | None:
     return home / "annotations" if any((home / "annotations").glob("*.xml")) else None
 
 
-def _parse(path: Path, file: str) -> _Sheet | Fault:
+def _parse(path: Path, file: str) -> VocFile | Fault:
     try:
         text = path.read_text(encoding="utf-8-sig")
         # As text, so that no declared encoding hides them: entities can expand to gigabytes or read other files.
@@ -222,7 +227,7 @@ def _parse(path: Path, file: str) -> _Sheet | Fault:
         objects.append(_Object(name, box, (element.findtext("difficult") or "0").strip() == "1"))
     width, height = (_number(root.findtext(f"size/{name}")) for name in ("width", "height"))
     filename = (root.findtext("filename") or "").strip()
-    return _Sheet(filename, _whole(width), _whole(height), objects)
+    return VocFile(filename, _whole(width), _whole(height), objects)
 
 
 def _number(text: str | None) -> float | None:

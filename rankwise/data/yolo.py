@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rankwise.data.collector import Gathering, Reading, labels_of
+from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
@@ -55,38 +55,38 @@ class YoloSource:
         Raises:
             DataError: When ``data.yaml`` does not lead to the images.
         """
-        gathering = Gathering(self.folder, "line", self.max_pixels)
-        classes, category_ids, labels = labels_of(self._names, self.file, gathering.faults)
+        collector = AnnotationCollector(self.folder, "line", self.max_pixels)
+        classes, category_ids, labels = labels_of(self._names, self.file, collector.faults)
         used: set[Path] = set()
-        for number, path in enumerate(self._image_paths(split, gathering), start=1):
+        for number, path in enumerate(self._image_paths(split, collector), start=1):
             image_folder = path.parent.relative_to(self.folder.root)
             boxes = self.folder.root / _exchanged(image_folder, "images", "labels") / f"{path.stem}.txt"
             used.add(boxes)
-            image = gathering.add_image(number, path, 0, 0, self.folder.relative(boxes))
+            image = collector.add_image(number, path, 0, 0, self.folder.relative(boxes))
             if image is not None and self.folder.find(boxes.name, boxes.parent):
-                self._read_labels(boxes, image, labels, gathering)
-        self._labels_without_image(used, gathering)
-        return Reading(gathering.records(), classes, category_ids, gathering.faults)
+                self._read_labels(boxes, image, labels, collector)
+        self._labels_without_image(used, collector)
+        return Reading(collector.records(), classes, category_ids, collector.faults)
 
-    def _image_paths(self, split: str, gathering: Gathering) -> list[Path]:
+    def _image_paths(self, split: str, collector: AnnotationCollector) -> list[Path]:
         value = self._content[split]
         found: list[Path] = []
         for entry in value if isinstance(value, list) else [value]:
-            place = self._place(split, entry)
-            if place.is_dir():
-                found += [path for path in self.folder.images(place) if self._stays(path, place, gathering)]
+            location = self._location(split, entry)
+            if location.is_dir():
+                found += [path for path in self.folder.images(location) if self._stays(path, location, collector)]
             else:
-                file = self.folder.relative(place)
-                for line in place.read_text(encoding="utf-8", errors="replace").splitlines():
+                file = self.folder.relative(location)
+                for line in location.read_text(encoding="utf-8", errors="replace").splitlines():
                     if line.strip():
-                        path = gathering.find_image(line.strip(), place.parent, file)
+                        path = collector.find_image(line.strip(), location.parent, file)
                         found += [path] if path else []
         return found
 
-    def _stays(self, path: Path, place: Path, gathering: Gathering) -> bool:
+    def _stays(self, path: Path, location: Path, collector: AnnotationCollector) -> bool:
         """Whether an image found below a folder is no link to elsewhere."""
-        if self.folder.leads_out(os.path.relpath(path, place), place):
-            gathering.faults.append(
+        if self.folder.leads_out(os.path.relpath(path, location), location):
+            collector.faults.append(
                 Fault(
                     "path leads out",
                     self.folder.relative(path),
@@ -97,7 +97,7 @@ class YoloSource:
             return False
         return True
 
-    def _place(self, split: str, entry: Any) -> Path:
+    def _location(self, split: str, entry: Any) -> Path:
         """The folder or list of images that ``data.yaml`` names for a split."""
         if not isinstance(entry, str):
             raise DataError(f"{self.file}: {split} is {entry!r}; name a folder of images, from this file's folder on")
@@ -117,13 +117,13 @@ class YoloSource:
             )
         raise DataError(f"{self.file}: {split} is {entry!r}, which does not exist; name the folder of its images")
 
-    def _read_labels(self, path: Path, image: int, labels: dict[int, int], gathering: Gathering) -> None:
+    def _read_labels(self, path: Path, image: int, labels: dict[int, int], collector: AnnotationCollector) -> None:
         file = self.folder.relative(path)
-        width, height = gathering.size(image)
+        width, height = collector.size(image)
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
-            gathering.faults.append(Fault("unreadable file", file, f"is no text: {error.reason}", "export it anew"))
+            collector.faults.append(Fault("unreadable file", file, f"is no text: {error.reason}", "export it anew"))
             return
         for number, line in enumerate(lines, start=1):
             words = line.split()
@@ -131,7 +131,7 @@ class YoloSource:
                 continue
             values = _numbers(words)
             if values is None or (len(values) != 5 and (len(values) < 7 or len(values) % 2 == 0)):
-                gathering.faults.append(
+                collector.faults.append(
                     Fault(
                         "bad entry",
                         file,
@@ -143,7 +143,7 @@ class YoloSource:
                 continue
             label = labels.get(int(values[0])) if values[0].is_integer() else None
             if label is None:
-                gathering.faults.append(
+                collector.faults.append(
                     Fault(
                         "unknown category",
                         file,
@@ -154,9 +154,9 @@ class YoloSource:
                 )
                 continue
             left, top, right, bottom = _corners(values[1:])
-            gathering.add_box(image, number, (left * width, top * height, right * width, bottom * height), label)
+            collector.add_box(image, number, (left * width, top * height, right * width, bottom * height), label)
 
-    def _labels_without_image(self, used: set[Path], gathering: Gathering) -> None:
+    def _labels_without_image(self, used: set[Path], collector: AnnotationCollector) -> None:
         """Text files in a folder of labels that go with no image, of this split or another."""
         root = self.folder.root
         folders = {path.parent for path in used if "labels" in path.relative_to(root).parts}
@@ -165,7 +165,7 @@ class YoloSource:
             stems = {path.stem for path in images.iterdir()} if images.is_dir() else set()
             for path in sorted(folder.glob("*.txt")):
                 if path not in used and path.stem not in stems and path.name != "classes.txt":
-                    gathering.faults.append(
+                    collector.faults.append(
                         Fault(
                             "missing image",
                             self.folder.relative(path),
@@ -197,9 +197,9 @@ def _load(path: Path, file: str) -> dict[str, Any]:
         content = yaml.safe_load(path.read_bytes())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        location = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise DataError(f"{file}: is no valid YAML: {problem}{place}; correct it") from error
+        raise DataError(f"{file}: is no valid YAML: {problem}{location}; correct it") from error
     if not isinstance(content, dict):
         raise DataError(f"{file}: holds no settings; it should name train, val and names")
     return content

@@ -173,8 +173,8 @@ def _tile(
     _draw_boxes(panels[-1], table.boxes * scale, table.labels, _captions(table, classes))
     caption = _height(font) + 6 if item.name else 0
     tile = Image.new("RGB", (len(panels) * size[0] + (len(panels) - 1) * gap, size[1] + caption), _PAPER)
-    for place, panel in enumerate(panels):
-        tile.paste(panel, (place * (size[0] + gap), 0))
+    for index, panel in enumerate(panels):
+        tile.paste(panel, (index * (size[0] + gap), 0))
     if item.name:
         name = item.name
         while font.getlength(name) > tile.width and len(name) > 1:
@@ -237,13 +237,13 @@ def _draw_boxes(
     width = min(6, max(2, round(longer / 140)))
     corners = np.clip(boxes, 0, np.tile(np.asarray(canvas.size) - 1, 2)).round().astype(int).tolist()
     colors = [class_color(label) for label in labels.tolist()]
-    for place in reversed(range(len(corners))):
-        if dashed is not None and dashed[place]:
-            _dashed_box(draw, corners[place], colors[place], width)
+    for index in reversed(range(len(corners))):
+        if dashed is not None and dashed[index]:
+            _dashed_box(draw, corners[index], colors[index], width)
         else:
             # A dark rim keeps a light box visible on a light ground.
-            draw.rectangle(_grown(corners[place], 1), outline=(0, 0, 0), width=1)
-            draw.rectangle(corners[place], outline=colors[place], width=width)
+            draw.rectangle(_grown(corners[index], 1), outline=(0, 0, 0), width=1)
+            draw.rectangle(corners[index], outline=colors[index], width=width)
     if captions is None:
         return
     font = _font(max(11, round(longer / 42)))

@@ -184,7 +184,7 @@ def box_sizes(evaluation: Evaluation) -> Figure:
     matches = evaluation.matches
     wanted = ~matches.objects.crowd
     finder = matches.found_by[wanted]
-    # No finder is -1, the last place: there stands a score below every threshold.
+    # No finder is -1, the last index: its score is below every threshold.
     found = np.append(matches.detections.scores, -np.inf)[finder] >= evaluation.thresholds.overall.score
     sizes = np.sqrt(np.maximum(matches.objects.area[wanted], 1))
     if len(sizes):
@@ -257,7 +257,7 @@ def new_panels(count: int, width: float, height: float) -> tuple[Figure, list[Ax
     from matplotlib.figure import Figure  # slow to import, and most of the package does without
 
     figure = Figure(figsize=(width * count, height), layout="constrained")
-    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+    return figure, [figure.add_subplot(1, count, column + 1) for column in range(count)]
 
 
 def style_panel(panel: Axes, xlabel: str, ylabel: str, title: str) -> None:
@@ -281,11 +281,11 @@ def _quartiles(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Middle of each range of IoU with enough detections, and their 25th, 50th and 75th percentile."""
     edges = np.linspace(above, 1, 11)
-    place = np.clip(np.digitize(ious, edges) - 1, 0, len(edges) - 2)
+    cells = np.clip(np.digitize(ious, edges) - 1, 0, len(edges) - 2)
     rows = [
-        (edges[cell : cell + 2].mean(), *np.percentile(scores[place == cell], (25, 50, 75)))
+        (edges[cell : cell + 2].mean(), *np.percentile(scores[cells == cell], (25, 50, 75)))
         for cell in range(len(edges) - 1)
-        if (place == cell).sum() >= 5
+        if (cells == cell).sum() >= 5
     ]
     middles, low, median, high = np.asarray(rows, dtype=np.float64).reshape(-1, 4).T
     return middles, low, median, high

@@ -24,9 +24,8 @@ from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
 from rankwise.evaluation.pictures import draw_evaluation
 from rankwise.evaluation.results import write_results
 from rankwise.from_dict import from_dict
-from rankwise.images.tensors import mean_colour
 from rankwise.models import Detector, TestSettings
-from rankwise.models.tta import detect_in_looks, looks_of
+from rankwise.models.tta import detect_with_tta, tta_views
 from rankwise.types import Detections
 
 #: Validation images that the contact sheet shows.
@@ -83,23 +82,22 @@ def detect(
         rank: Which of the processes this is.
         world_size: How many processes share the images.
         stopped: Asked before each batch whether to leave it at what was found so far.
-        test: How often to look at each image; once, in the dataset's size, if not given.
+        test: Test-time augmentation; none, in the dataset's size, if not given.
     """
     found = Found()
-    looks = looks_of(detector.settings.input, test or TestSettings())
-    once = looks == looks_of(detector.settings.input, TestSettings())
+    views = tta_views(detector.settings.input, test or TestSettings())
+    once = views == tta_views(detector.settings.input, TestSettings())
     if not once:
-        dataset = dataset.with_transform(None)  # each look makes its own size of the image
+        dataset = dataset.with_transform(None)  # each view resizes the image itself
     mine = [index for index in range(len(dataset)) if index // batch_size % world_size == rank]
     if not mine:
         return found
     device = next(detector.parameters()).device
     training = detector.training
     detector.eval()
-    divisor = detector.settings.input.divisor
-    colour = mean_colour(detector.settings.input)
+    size = detector.settings.input
     loader = build_loader(
-        dataset.subset(mine), batch_size, shuffle=False, workers=workers, divisor=divisor, colour=colour
+        dataset.subset(mine), batch_size, False, workers=workers, divisor=size.divisor, colour=size.mean_colour
     )
     for batch in loader.epoch(0):
         if stopped is not None and stopped():
@@ -111,7 +109,7 @@ def detect(
             results = detector.postprocess(detector(images), sizes, originals)
         else:
             unpadded = [image[:, :height, :width] for image, (height, width) in zip(images, sizes, strict=True)]
-            results = detect_in_looks(detector, unpadded, looks, detector.settings.postprocess)
+            results = detect_with_tta(detector, unpadded, views, detector.settings.postprocess)
         for target, detections in zip(batch.targets, results, strict=True):
             if target.get("fault"):
                 found.faults[str(target["name"])] = target["fault"]
@@ -188,8 +186,8 @@ def evaluate_run(
         run: Folder of the run.
         data: Another dataset than the run's own.
         split: Another split than the run's validation split.
-        out: Where the results go. If not given, the run's folder, or one in it for images or looks at them that are
-            not the run's own: its results, and the thresholds that predicting takes from them, stay as they are.
+        out: Where the results go. If not given, the run's folder, or one in it for other images or another
+            test-time augmentation: its results, and the thresholds that predicting takes from them, stay as they are.
         batch_size: Images at a time; as in the recipe if not given.
         workers: Loader processes; as in the recipe if not given.
         device: Where to compute.
@@ -230,11 +228,11 @@ def evaluate_run(
 
 
 def _subfolder(section: dict[str, Any], data: str | None, split: str | None, test: TestSettings | None) -> str:
-    """Where in a run's folder results go: in itself for its own validation images, looked at in its own way."""
+    """Where in a run's folder results go: in itself for its own validation images and test-time augmentation."""
     parts = []
     if data is not None and Path(data).resolve() != Path(str(section.get("path"))).resolve():
         parts.append(Path(data).resolve().name)
     if split is not None and split != section.get("val", "val"):
         parts.append(split)
     name = "-".join(["eval", *parts]) if parts else ""
-    return f"{name}-looks".lstrip("-") if test else name
+    return f"{name}-tta".lstrip("-") if test else name

@@ -113,7 +113,7 @@ def overlapping_pairs(
 def _objects_of_detections(
     detections: DetectionTable, objects: ObjectTable, same_class: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Objects grouped by image (and class): their order, and each detection's first place and number in it."""
+    """Objects grouped by image (and class): their order, and each detection's offset and count in it."""
     _, image = np.unique(np.concatenate([objects.image_ids, detections.image_ids]), return_inverse=True)
     group = image.astype(np.int64)
     if same_class:

@@ -76,11 +76,11 @@ def candidate_scores(
         if not len(objects):
             continue
         clusters = assigner.clusters(predictions, objects)
-        candidates, valid = clusters.candidates, clusters.place >= 0
+        candidates, valid = clusters.candidates, clusters.candidate >= 0
         raw = candidates.scores(predictions, objects)
         scores = [*raw, *(candidates.normalized(score, len(objects)) for score in raw)]
-        place = clusters.place[valid]
-        columns = [candidates.object[place] + objects_before, *(score[place] for score in scores)]
+        candidate = clusters.candidate[valid]
+        columns = [candidates.object[candidate] + objects_before, *(score[candidate] for score in scores)]
         columns += [clusters.lower[valid], clusters.positive[valid]]
         parts.append([column.cpu().numpy() for column in columns])
         objects_before += len(objects)
@@ -163,7 +163,8 @@ def draw_pair_figures(
         images: How many images to look at.
     """
     few = dataset.subset(list(range(min(images, len(dataset)))))
-    loader = build_loader(few, 8, shuffle=False, workers=0, divisor=detector.settings.input.divisor)
+    size = detector.settings.input
+    loader = build_loader(few, 8, shuffle=False, divisor=size.divisor, colour=size.mean_colour)
     device = next(detector.parameters()).device
     training = detector.training
     detector.eval()

@@ -24,7 +24,7 @@ class ObjectTable:
         labels: Contiguous class labels, int64 [G].
         crowd: Which boxes are crowds, bool [G]: a detection there is neither right nor wrong.
         area: The annotated area, which may be that of a mask; COCO's area ranges go by it, float64 [G].
-        annotation_ids: The id each has in the annotations (its place there, from 1, where there is none), int64 [G].
+        annotation_ids: The id each has in the annotations (its index there, from 1, where there is none), int64 [G].
     """
 
     image_ids: NDArray[np.int64]

@@ -62,8 +62,8 @@ def _classes(evaluation: Evaluation) -> Table:
         (name, count, evaluation.per_class[name], cut)
         for (name, cut), count in zip(thresholds.per_class.items(), counts, strict=True)
     ]
-    for place, (name, count, ap, cut) in enumerate([*rows, ("all", sum(counts), evaluation.ap, thresholds.overall)]):
-        if place == len(rows):
+    for row, (name, count, ap, cut) in enumerate([*rows, ("all", sum(counts), evaluation.ap, thresholds.overall)]):
+        if row == len(rows):
             table.add_section()
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
         table.add_row(Text(name), f"{count:,}", shown(ap), *(shown(value) for value in percent), shown(cut.score, 3))

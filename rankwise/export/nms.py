@@ -85,12 +85,12 @@ def vote(boxes: Floats, scores: Floats, group: Integers, kept: Integers, sigma: 
         sigma: How fast the weight falls.
     """
     result = boxes[kept]
-    for place, one in enumerate(kept):
+    for row, one in enumerate(kept):
         same = group == group[one]
         overlap = iou(boxes[one], boxes[same])
         weight = np.where(overlap > 0, scores[same] * np.exp(-((1 - overlap) ** 2) / sigma), 0)
         if weight.sum() > 0:
-            result[place] = weight @ boxes[same] / weight.sum()
+            result[row] = weight @ boxes[same] / weight.sum()
     return result
 
 

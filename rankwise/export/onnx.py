@@ -17,7 +17,7 @@ from rankwise.export.manifest import KEY, Manifest
 from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.models import Detector, ModelError
-from rankwise.models.tta import looks_of
+from rankwise.models.tta import tta_views
 
 #: Written by torch's exporter without conversion, and read by every onnxruntime since 2023.
 OPSET = 18
@@ -132,9 +132,9 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
         differences = compare(detector, session, shapes)
         differences.check()
         console.print(f"checked against torch on {differences}", soft_wrap=True)
-        if len(looks_of(detector.settings.input, detector.settings.test)) > 1:
+        if len(tta_views(detector.settings.input, detector.settings.test)) > 1:
             console.print(
-                "the file looks at each image once: model.test, by which the run looks several times, is left out",
+                "the file has no test-time augmentation: the run's model.test is left out",
                 soft_wrap=True,
             )
         if nms == "inside":

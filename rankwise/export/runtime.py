@@ -14,8 +14,7 @@ from PIL import Image
 from rankwise.errors import ModelError
 from rankwise.export.manifest import Manifest
 from rankwise.export.nms import find_detections
-from rankwise.images.settings import InputSettings
-from rankwise.images.sizes import input_size
+from rankwise.images.settings import InputSettings, padded_size
 
 INSTALL = "it needs more packages, install them with: pip install onnx onnxscript onnxruntime"
 
@@ -117,13 +116,12 @@ def prepare(image: np.ndarray, settings: InputSettings) -> tuple[np.ndarray, tup
     """
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
         raise ModelError(f"an image must be uint8 [height, width, 3], not {image.dtype} {list(image.shape)}")
-    height, width = input_size(image.shape[0], image.shape[1], settings)
+    height, width = settings.input_size(*image.shape[:2])
     if (height, width) != image.shape[:2]:
         # Pillow filters when it makes smaller, as the resizing does that the detector was trained with.
         image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
-    colour = (np.array(settings.mean, dtype=np.float32) * 255).round().astype(np.uint8)
-    shape = (-(-side // settings.divisor) * settings.divisor for side in (height, width))
-    batch = np.broadcast_to(colour[None, :, None, None], (1, 3, *shape)).copy()
+    colour = np.array(settings.mean_colour, dtype=np.uint8)[:, None, None]
+    batch = np.broadcast_to(colour, (1, 3, *padded_size([(height, width)], settings.divisor))).copy()
     batch[0, :, :height, :width] = image.transpose(2, 0, 1)
     return batch, (height, width)
 

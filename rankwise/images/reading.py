@@ -23,9 +23,6 @@ if TYPE_CHECKING:  # an exported detector reads its images where there is no tor
 #: Images with more pixels are refused: one of 50,000 × 50,000 would take 7.5 GB in each loader worker.
 MAX_PIXELS = 100_000_000
 
-#: What fills a place without picture: ImageNet's mean, so that it is near 0 once normalised.
-MEAN_COLOUR = (124, 116, 104)
-
 #: Endings of the files that count as images where a folder is listed.
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 

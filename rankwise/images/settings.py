@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from rankwise.errors import ModelError
 
@@ -41,3 +42,39 @@ class InputSettings:
         )
         _require(self.divisor >= 1, f"input.divisor is {self.divisor}: it must be at least 1")
         _require(all(value > 0 for value in self.std), f"input.std is {self.std}: all three must be above 0")
+
+    @property
+    def mean_colour(self) -> tuple[int, int, int]:
+        """What padding is filled with, in bytes: near 0 once normalised."""
+        red, green, blue = (round(255 * value) for value in self.mean)
+        return red, green, blue
+
+    def resized(self, short_side: int, max_side: int | None = None) -> InputSettings:
+        """The same for another size: of test-time augmentation or multi-scale training.
+
+        Args:
+            short_side: The new short side.
+            max_side: The new limit of the long side, as before if not given. Images that are stretched keep the ratio
+                of ``max_side`` to ``short_side`` instead.
+        """
+        stretched = int(short_side * self.max_side / self.short_side + 0.5)
+        long = (max_side or self.max_side) if self.keep_ratio else stretched
+        return replace(self, short_side=min(short_side, long), max_side=long)
+
+    def input_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width that an image of this height and width is resized to, without padding."""
+        short, long = self.short_side, self.max_side
+        if not self.keep_ratio:
+            return (short, long) if height <= width else (long, short)
+        scale = min(short / min(height, width), long / max(height, width))
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def padded_size(sizes: Iterable[tuple[int, int]], divisor: int) -> tuple[int, int]:
+    """Height and width, multiples of the divisor, of a batch of images of these sizes, each (height, width)."""
+    height, width = (-(-max(sides) // divisor) * divisor for sides in zip(*sizes, strict=True))
+    return height, width
+
+
+#: What images are padded with by default: ImageNet's mean, in bytes.
+MEAN_COLOUR = InputSettings().mean_colour

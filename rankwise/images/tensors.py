@@ -15,8 +15,12 @@ from torchvision.transforms.v2.functional import resize
 
 from rankwise.errors import ModelError
 from rankwise.images.reading import read_image, rgb
-from rankwise.images.settings import InputSettings
-from rankwise.images.sizes import input_size
+from rankwise.images.settings import InputSettings, padded_size
+
+
+def input_size(height: int, width: int, settings: InputSettings) -> tuple[int, int]:
+    """Height and width that an image of this height and width is resized to, without padding."""
+    return settings.input_size(height, width)
 
 
 def resize_for_input(image: Tensor, settings: InputSettings) -> Tensor:
@@ -26,16 +30,10 @@ def resize_for_input(image: Tensor, settings: InputSettings) -> Tensor:
         image: uint8 [3, H, W].
         settings: The detector's.
     """
-    size = input_size(image.shape[-2], image.shape[-1], settings)
+    size = settings.input_size(*image.shape[-2:])
     if size == tuple(image.shape[-2:]):
         return image
     return resize(image, list(size), interpolation=InterpolationMode.BILINEAR, antialias=True)
-
-
-def mean_colour(settings: InputSettings) -> tuple[int, int, int]:
-    """What fills a place without picture, in bytes: near 0 once normalised."""
-    red, green, blue = (torch.tensor(settings.mean) * 255).round().to(torch.uint8).tolist()
-    return red, green, blue
 
 
 def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
@@ -45,13 +43,24 @@ def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
         images: uint8 [3, H, W] each.
         settings: The detector's: mean colour, and the divisor of height and width.
     """
-    height, width = (
-        -(-max(image.shape[side] for image in images) // settings.divisor) * settings.divisor for side in (1, 2)
-    )
-    colour = torch.tensor(mean_colour(settings), dtype=torch.uint8, device=images[0].device)
-    batch = colour[None, :, None, None].repeat(len(images), 1, height, width)
-    for place, image in zip(batch, images, strict=True):
-        place[:, : image.shape[1], : image.shape[2]] = image
+    return pad_images(images, settings.divisor, settings.mean_colour)
+
+
+def pad_images(images: Sequence[Tensor], divisor: int, colour: tuple[int, int, int]) -> Tensor:
+    """One batch of images of different size, uint8 [B, 3, H, W], padded at right and bottom.
+
+    Args:
+        images: uint8 [3, H, W] each.
+        divisor: Height and width of the batch are multiples of this.
+        colour: What is padded with: red, green and blue in bytes.
+    """
+    filling = torch.tensor(colour, dtype=torch.uint8, device=images[0].device)[:, None, None]
+    batch = filling.new_empty((len(images), 3, *padded_size(sizes_of(images), divisor)))
+    for padded, image in zip(batch, images, strict=True):
+        height, width = image.shape[1:]
+        padded[:, :height, :width] = image
+        padded[:, height:] = filling
+        padded[:, :height, width:] = filling
     return batch
 
 

@@ -12,7 +12,7 @@ from rankwise.errors import ModelError
 
 
 class DeformableConv2d(nn.Module):
-    """A convolution that learns where to look and how much each place counts.
+    """A convolution that learns where to look and how much each location counts.
 
     It takes over weight and bias of the convolution it is made from, and until trained gives the same output: the
     offsets begin at 0 and the weights of the places (2 · sigmoid) at 1, so pretrained weights keep their meaning.

@@ -22,7 +22,7 @@ from rankwise.models.head import Head
 from rankwise.models.neck import FeaturePyramid
 from rankwise.models.postprocess import Sizes, postprocess
 from rankwise.models.settings import DetectorSettings
-from rankwise.models.tta import detect_in_looks, looks_of
+from rankwise.models.tta import detect_with_tta, tta_views
 from rankwise.types import Detections, Predictions
 
 
@@ -115,7 +115,7 @@ class Detector(nn.Module):
         settings = self.settings.postprocess
         # Boxes below the threshold still take part in voting, as they did when the detector was evaluated.
         settings = replace(settings, score_threshold=min([settings.score_threshold, *limits]))
-        looks = looks_of(self.settings.input, self.settings.test)
+        views = tta_views(self.settings.input, self.settings.test)
         device = self.mean.device
         at_least = torch.tensor(limits, device=device)
         results: list[Detections] = []
@@ -124,7 +124,7 @@ class Detector(nn.Module):
         try:
             for first in range(0, len(items), batch_size):
                 originals = [as_image(item) for item in items[first : first + batch_size]]
-                for found in detect_in_looks(self, originals, looks, settings, device):
+                for found in detect_with_tta(self, originals, views, settings, device):
                     keep = found["scores"] >= at_least[found["labels"]]
                     results.append({name: values[keep] for name, values in found.items()})
         finally:

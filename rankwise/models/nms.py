@@ -13,7 +13,7 @@ _BOXES_A_CALL = {"cpu": 256, "cuda": 8192}
 _PAIRS_AT_ONCE = 2**21
 
 
-def suppress(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) -> Tensor:
+def grouped_nms(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) -> Tensor:
     """Indices of the boxes that no better box of their group overlaps by more than the threshold, in no given order.
 
     Args:
@@ -25,15 +25,15 @@ def suppress(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) -> 
     if not len(boxes):
         return group.new_empty(0)
     order = group.argsort(stable=True)
-    rank = torch.unique_consecutive(group[order], return_inverse=True)[1]
+    group_index = torch.unique_consecutive(group[order], return_inverse=True)[1]
     # Apart from each other by more than any box is long. In float64, since the shift of the thousandth group would
     # cost float32 a tenth of a pixel.
     precise = torch.float32 if boxes.device.type == "mps" else torch.float64
     boxes = boxes[order].to(precise)
     step = boxes.max() - boxes.min() + 1
-    boxes = boxes + rank[:, None] * step
+    boxes = boxes + group_index[:, None] * step
     scores = scores[order].to(precise)
-    counts = torch.bincount(rank).tolist()
+    counts = torch.bincount(group_index).tolist()
     kept, begin = [], 0
     for first, last in _runs(counts, _BOXES_A_CALL.get(boxes.device.type, 8192)):
         end = begin + sum(counts[first:last])

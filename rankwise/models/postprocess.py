@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankwise.errors import ModelError
-from rankwise.models.nms import suppress, vote
+from rankwise.models.nms import grouped_nms, vote
 from rankwise.models.settings import PostprocessSettings
 from rankwise.types import Detections, Predictions
 
@@ -111,13 +111,13 @@ def detections(candidates: Candidates, images: int, settings: PostprocessSetting
     """
     boxes, scores, labels, image = candidates.boxes, candidates.scores, candidates.labels, candidates.image
     group = image * (int(labels.max()) + 1 if len(labels) else 1) + labels if settings.per_class else image
-    kept = suppress(boxes, scores, group, settings.nms_threshold)
+    kept = grouped_nms(boxes, scores, group, settings.nms_threshold)
     kept = kept[scores[kept].argsort(descending=True, stable=True)]
     kept = kept[image[kept].argsort(stable=True)]
     counts = torch.bincount(image[kept], minlength=images)
     first = counts.cumsum(0) - counts
-    place = torch.arange(len(kept), device=kept.device) - first[image[kept]]
-    kept = kept[place < settings.max_detections]
+    position = torch.arange(len(kept), device=kept.device) - first[image[kept]]
+    kept = kept[position < settings.max_detections]
     voted = vote(boxes, scores, group, kept, settings.voting_sigma) if settings.score_voting else boxes[kept]
     split = counts.clamp(max=settings.max_detections).tolist()
     parts = zip(voted.split(split), scores[kept].split(split), labels[kept].split(split), strict=True)

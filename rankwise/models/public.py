@@ -2,8 +2,7 @@
 
 # ruff: noqa: F401 - used by those who import the room
 
-from rankwise.images.sizes import input_size
-from rankwise.images.tensors import resize_for_input, stack_images
+from rankwise.images.tensors import input_size, resize_for_input, stack_images
 from rankwise.models.detector import Detector
 from rankwise.models.settings import (
     AnchorSettings,

@@ -215,16 +215,16 @@ class PostprocessSettings:
 
 @dataclass(frozen=True)
 class TestSettings:
-    """Look at each image several times, larger and smaller and mirrored, and take what is found together.
+    """Test-time augmentation (TTA): detect in several sizes of each image and mirrored, with one NMS over all of it.
 
-    Counts where a run is measured at its end, by ``rankwise eval`` and in ``predict``; evaluations during a training
-    look once. Several looks take as many times as long; off by default.
+    Applies to the evaluation at the end of a run, to ``rankwise eval`` and to ``predict``; evaluations during training
+    use a single view. Costs time in proportion to the number of views; off by default.
 
     Args:
-        short_sides: Lengths in pixels that the shorter side is resized to, one look each. None of them: the size of
+        short_sides: Lengths in pixels that the shorter side is resized to, one view each. Empty: the size of
             ``input`` alone.
-        max_side: Longest the longer side may become in these looks; that of ``input`` if not given.
-        flip: Look at each size a second time, mirrored.
+        max_side: Limit of the longer side in these views; that of ``input`` if not given.
+        flip: Add a mirrored view of each size.
     """
 
     __test__ = False  # no test of pytest's, for all its name
@@ -259,7 +259,7 @@ class DetectorSettings:
         head: The convolutions that predict.
         anchors: The boxes that predictions start from.
         postprocess: How predictions become detections.
-        test: How often each image is looked at once the detector is trained.
+        test: Test-time augmentation.
     """
 
     input: InputSettings = field(default_factory=InputSettings)

@@ -168,11 +168,11 @@ def score_density(evaluation: Evaluation) -> dict[str, Any]:
     counts, _, _ = np.histogram2d(ious, scores, bins=CELLS, range=((0.5, 1), (low, high)))
     columns, rows = np.nonzero(counts)
     edges = np.linspace(0.5, 1, 11)
-    place = np.clip(np.digitize(ious, edges) - 1, 0, 9)
+    cells = np.clip(np.digitize(ious, edges) - 1, 0, 9)
     quartiles = [
         [round(float(edges[cell : cell + 2].mean()), 3), *(score_text(q) for q in np.percentile(own, (25, 50, 75)))]
         for cell in range(10)
-        if len(own := scores[place == cell]) >= 5  # fewer make no quartiles
+        if len(own := scores[cells == cell]) >= 5  # fewer make no quartiles
     ]
     return {
         "low": low,

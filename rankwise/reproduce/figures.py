@@ -64,15 +64,15 @@ def numbers(results: Results) -> Figure:
     papers = [paper_row(results.name, row).get(column) for row in rows]
     if any(value is not None for value in papers):
         beside = panel.twiny()  # another dataset, another scale
-        known = [(value, place) for place, value in enumerate(papers) if value is not None]
+        known = [(value, position) for position, value in enumerate(papers) if value is not None]
         beside.plot(*np.array(known).T, "o", markerfacecolor="none", markeredgecolor=ACCENT)
         style_panel(beside, f"{column} of the paper", "", "")
         beside.grid(False)
         beside.xaxis.label.set_color(ACCENT)
         beside.spines["top"].set_visible(True)
-    for place, row in enumerate(rows):
-        panel.plot(found[row], [place] * len(found[row]), "o", color=EMPHASIS, markersize=4, alpha=0.7)
-        panel.plot([np.mean(found[row])] * 2, [place - 0.3, place + 0.3], color=EMPHASIS, linewidth=2)
+    for position, row in enumerate(rows):
+        panel.plot(found[row], [position] * len(found[row]), "o", color=EMPHASIS, markersize=4, alpha=0.7)
+        panel.plot([np.mean(found[row])] * 2, [position - 0.3, position + 0.3], color=EMPHASIS, linewidth=2)
     panel.set_yticks(range(len(rows)), [row.name for row in rows])
     panel.invert_yaxis()
     style_panel(panel, f"{column} here: each run, and the mean", "", "")

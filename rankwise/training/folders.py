@@ -10,7 +10,7 @@ from pathlib import Path
 from rankwise.errors import SettingsError
 
 
-def rank() -> int:
+def launcher_rank() -> int:
     """Which of the processes of a launcher this is; 0 if there is none."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
@@ -25,7 +25,7 @@ def is_restart(run: str | None) -> bool:
 
 def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
     """The folder of a new run; an earlier run is only deleted when asked for, anything else never."""
-    if rank():
+    if launcher_rank():
         return None  # rank 0 chooses, and tells
     if given is None:
         for number in itertools.count(1):

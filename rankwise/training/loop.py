@@ -29,7 +29,6 @@ from rankwise.distributed import (
     broadcast_buffers,
 )
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
-from rankwise.images.tensors import mean_colour
 from rankwise.models import Detector
 from rankwise.training.checkpoint import load_checkpoint, remove_parts, save_checkpoint, write_text, write_whole
 from rankwise.training.diagnostics import (
@@ -80,8 +79,8 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False) -> None:
             counts.
     """
     fabric = launch(recipe.train)
-    place, resume = fabric.broadcast((str(folder), resume))
-    folder = Path(place)
+    shared, resume = fabric.broadcast((str(folder), resume))
+    folder = Path(shared)
     try:
         with all_raise():
             train_set, val_set = open_datasets(recipe.data, recipe.model.input)
@@ -131,10 +130,10 @@ class Run:
                 seed=settings.seed,
                 workers=recipe.data.workers,
                 divisor=recipe.model.input.divisor,
+                colour=recipe.model.input.mean_colour,
                 rank=fabric.global_rank,
                 world_size=fabric.world_size,
                 pin_memory=fabric.device.type == "cuda",
-                colour=mean_colour(recipe.model.input),
             )
         model: nn.Module = PlainForward(self.detector)
         if settings.compile:
@@ -154,7 +153,7 @@ class Run:
         self._known_faults: set[str] = set()
         with all_raise():
             if saved:
-                self.state.take_up(saved)
+                self.state.load_state_dict(saved)
             if fabric.is_global_zero:
                 folder.mkdir(parents=True, exist_ok=True)
                 write_text(folder / "recipe.yaml", recipe.text)
@@ -364,7 +363,7 @@ class Run:
                 if broken := broken_weight(self.detector):  # the checkpoint before is worth more
                     lr, precision = self.optimizer.param_groups[0]["lr"], self.recipe.train.precision
                     raise TrainingStopped(broken_weight_message(broken, lr, precision, self.folder))
-                save_checkpoint(self.folder / "last.ckpt", self.state.collect())
+                save_checkpoint(self.folder / "last.ckpt", self.state.state_dict())
 
     def read_checkpoint(self) -> dict[str, Any] | None:
         """What ``last.ckpt`` holds, on all processes; None if the run was stopped before there was one."""

@@ -62,7 +62,7 @@ class RunState:
     fixed: dict[str, Any]
     progress: Progress
 
-    def collect(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """All of it as tensors and plain values. Random numbers need none: they follow from seed, step and image."""
         return {
             "progress": asdict(self.progress),
@@ -74,7 +74,7 @@ class RunState:
             "fixed": self.fixed,
         }
 
-    def take_up(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes everything what it was when ``state`` was collected.
 
         What the recipe says of learning rate, weight decay and the like counts, not what it said then.

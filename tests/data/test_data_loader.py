@@ -149,12 +149,6 @@ def test_evaluation_shows_each_image_once_and_no_blank_ones(dataset):
     assert sorted(name for share in shares for name in names(share)) == [f"{k:06d}.png" for k in range(1, 24)]
 
 
-def test_the_last_step_can_be_dropped(dataset):
-    loader = build_loader(dataset, 4, shuffle=True, drop_last=True)
-    assert len(loader) == 5
-    assert [len(batch.targets) for batch in loader.epoch(0)] == [4] * 5
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_random_numbers_of_the_training_are_left_alone(dataset, workers):
     loader = build_loader(dataset, 4, shuffle=True, workers=workers)
@@ -209,8 +203,6 @@ def test_wrong_settings_say_what_would_be_right(dataset):
         build_loader(dataset, 3, shuffle=True, world_size=2)
     with pytest.raises(DataError, match="the dataset has no images"):
         build_loader(dataset.subset([]), 3, shuffle=True)
-    with pytest.raises(DataError, match="the dataset has 23 images and a step takes 30"):
-        build_loader(dataset, 30, shuffle=True, drop_last=True)
 
 
 def test_a_loader_left_to_itself_takes_one_worker_for_each_core_but_one(dataset):

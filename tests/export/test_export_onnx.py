@@ -123,18 +123,18 @@ def test_export_says_how_far_it_is_from_torch(
     said = capsys.readouterr().out
     assert "boxes differ by at most" in said
     assert "suppression checked" in said
-    assert "looks at each image once" not in said
+    assert "no test-time augmentation" not in said
     assert OnnxDetector(made).classes == exported.detector.classes
 
 
-def test_export_says_that_several_looks_are_left_out(
+def test_export_says_that_test_time_augmentation_is_left_out(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mirrored = replace(exported.detector.settings, test=TestSettings(flip=True))
     monkeypatch.setattr(exported.detector, "settings", mirrored)
     write = exporting.write_checked
     write(exported.detector, exported.network, tmp_path / "model.onnx", "outside", Console(width=200))
-    assert "looks at each image once" in capsys.readouterr().out
+    assert "no test-time augmentation" in capsys.readouterr().out
 
 
 def test_the_file_names_its_sizes_and_keeps_no_paths(exported: Any) -> None:

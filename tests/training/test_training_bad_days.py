@@ -140,7 +140,7 @@ def test_scaled_gradients_that_overflow_lower_the_scale_and_are_no_bad_days(tmp_
     saved = checkpoint(tmp_path / "run")
     assert saved["precision"]["scale"] == scaler.get_scale()
     again, other = scaled_run(tmp_path / "run", 2.0**16)
-    again.state.take_up(saved)
+    again.state.load_state_dict(saved)
     assert other.state_dict() == scaler.state_dict()
 
 

@@ -101,7 +101,7 @@ def test_other_images_leave_the_results_of_the_run_alone(run, tmp_path):
     assert {name: (run / name).read_bytes() for name in own} == own
     counts = {
         name: json.loads((run / name / "eval.json").read_text())["images"]
-        for name in ("eval-train", "eval-others", "eval-others-train-looks")
+        for name in ("eval-train", "eval-others", "eval-others-train-tta")
     }
     assert list(counts.values()) == [8, 2, 3]
     main(["eval", str(run), "--split", "val"])  # the run's own once more

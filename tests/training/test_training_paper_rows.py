@@ -139,11 +139,11 @@ def test_every_detector_loss_and_assigner_of_the_tables_takes_two_steps(recipes,
 @pytest.fixture(scope="module")
 def multi_scale_run(tmp_path_factory) -> Path:
     """The row that is tested at several sizes, trained for a moment."""
-    folder = tmp_path_factory.mktemp("looks")
+    folder = tmp_path_factory.mktemp("tta")
     data = write_coco_folder(folder / "data", train=4, val=3)
     row = next(row for _, row in ROWS if "ResNet-101, multi-scale test" in row.name)
-    looks = ["--model.test.short_sides=[48,64]", "--model.test.max_side=96"]
-    flags = [*row.coco, *TINY, *looks, "--epochs=1", "--model.postprocess.score_threshold=0"]
+    tta = ["--model.test.short_sides=[48,64]", "--model.test.max_side=96"]
+    flags = [*row.coco, *TINY, *tta, "--epochs=1", "--model.postprocess.score_threshold=0"]
     main(["train", row.recipe, "--data", str(data), "--run", str(folder / "run"), *flags])
     return folder / "run"
 
@@ -152,12 +152,12 @@ def detections(path: Path) -> list[dict]:
     return json.loads((path / "detections.json").read_text())
 
 
-def test_a_run_ends_with_the_looks_of_its_recipe_and_eval_can_ask_for_others(multi_scale_run, capsys):
+def test_a_run_ends_with_the_test_time_augmentation_of_its_recipe_and_eval_can_ask_for_others(multi_scale_run, capsys):
     own = detections(multi_scale_run)
     main(["eval", str(multi_scale_run), "--scales", "[48, 64]", "--max_side", "96", "--flip", "true"])
-    assert detections(multi_scale_run / "looks") == own
+    assert detections(multi_scale_run / "tta") == own
     main(["eval", str(multi_scale_run), "--scales", "[]"])  # the plain way
-    assert detections(multi_scale_run / "looks") != own
+    assert detections(multi_scale_run / "tta") != own
     assert detections(multi_scale_run) == own  # what the run itself measured stays
     with pytest.raises(SystemExit):
         main(["eval", str(multi_scale_run), "--max_side", "128"])

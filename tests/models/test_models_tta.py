@@ -1,4 +1,4 @@
-"""Several looks at an image: one plain look changes nothing, mirrored ones find what the others find."""
+"""Several views at an image: one plain view changes nothing, mirrored ones find what the others find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankwise.images.tensors import resize_for_input, sizes_of, stack_images
 from rankwise.models import Detector, InputSettings, ModelError, PostprocessSettings, TestSettings, atss
-from rankwise.models.tta import Look, detect_in_looks, looks_of
+from rankwise.models.tta import View, detect_with_tta, tta_views
 from rankwise.types import Detections, Predictions
 
 INPUT = InputSettings(short_side=96, max_side=160)
@@ -42,25 +42,25 @@ def test_one_look_without_mirror_is_the_plain_way(detector: Detector) -> None:
     plain = detector.postprocess(detector(stack_images(resized, INPUT)), sizes_of(resized), sizes_of(images))
     assert all(len(found["scores"]) > 3 for found in plain)
     for test in (TestSettings(), TestSettings((96,)), TestSettings((96,), max_side=160)):
-        looks = looks_of(INPUT, test)
-        assert looks == [Look(INPUT)]
-        found = detect_in_looks(detector, images, looks, POST)
+        views = tta_views(INPUT, test)
+        assert views == [View(INPUT)]
+        found = detect_with_tta(detector, images, views, POST)
         assert all(equal(one, other) for one, other in zip(found, plain, strict=True))
 
 
 def test_sizes_and_mirrors_are_combined() -> None:
     test = TestSettings((48, 96), max_side=200, flip=True)
-    sizes = [(look.input.short_side, look.input.max_side, look.flip) for look in looks_of(INPUT, test)]
+    sizes = [(view.input.short_side, view.input.max_side, view.flip) for view in tta_views(INPUT, test)]
     assert sizes == [(48, 200, False), (48, 200, True), (96, 200, False), (96, 200, True)]
-    assert looks_of(INPUT, TestSettings(flip=True)) == [Look(INPUT), Look(INPUT, flip=True)]
-    beyond = looks_of(INPUT, TestSettings((400,)))[0].input  # the long side counts
+    assert tta_views(INPUT, TestSettings(flip=True)) == [View(INPUT), View(INPUT, flip=True)]
+    beyond = tta_views(INPUT, TestSettings((400,)))[0].input  # the long side counts
     assert (beyond.short_side, beyond.max_side) == (160, 160)
 
 
 def test_stretched_images_stay_stretched_in_every_size() -> None:
     square = InputSettings(short_side=64, max_side=64, keep_ratio=False)
-    look = looks_of(square, TestSettings((32,)))[0].input
-    assert (look.short_side, look.max_side, look.keep_ratio) == (32, 32, False)
+    view = tta_views(square, TestSettings((32,)))[0].input
+    assert (view.short_side, view.max_side, view.keep_ratio) == (32, 32, False)
 
 
 def mirror_fair(images: Tensor) -> Predictions:
@@ -78,9 +78,9 @@ def test_boxes_of_mirrored_looks_are_where_the_object_is() -> None:
     image = torch.zeros(3, 60, 100, dtype=torch.uint8)
     image[:, 10:26, 70:86] = 255
     plain = InputSettings(short_side=60, max_side=100, divisor=1)
-    found = detect_in_looks(mirror_fair, [image], looks_of(plain, TestSettings(flip=True)), POST)[0]
-    assert found["boxes"].tolist() == [[70.0, 10.0, 86.0, 26.0]]  # both looks say the same, one is suppressed
-    double = detect_in_looks(mirror_fair, [image], [Look(replace(plain, short_side=120, max_side=200), True)], POST)[0]
+    found = detect_with_tta(mirror_fair, [image], tta_views(plain, TestSettings(flip=True)), POST)[0]
+    assert found["boxes"].tolist() == [[70.0, 10.0, 86.0, 26.0]]  # both views say the same, one is suppressed
+    double = detect_with_tta(mirror_fair, [image], [View(replace(plain, short_side=120, max_side=200), True)], POST)[0]
     assert (double["boxes"] - torch.tensor([[70.0, 10.0, 86.0, 26.0]])).abs().max() <= 1
 
 
@@ -88,7 +88,7 @@ def test_boxes_of_mirrored_looks_are_where_the_object_is() -> None:
 def test_a_symmetric_image_gives_mirrored_candidates(detector: Detector) -> None:
     half = pictures()[0][:, :96, :80]
     image = torch.cat([half, half.flip(-1)], dim=-1)  # 80 x 160, symmetric
-    found = [detect_in_looks(detector, [image], [Look(INPUT, flip)], POST)[0] for flip in (False, True)]
+    found = [detect_with_tta(detector, [image], [View(INPUT, flip)], POST)[0] for flip in (False, True)]
     assert torch.equal(found[0]["scores"], found[1]["scores"])
     mirrored = found[0]["boxes"][:, [2, 1, 0, 3]]
     mirrored[:, [0, 2]] = image.shape[-1] - mirrored[:, [0, 2]]
@@ -98,14 +98,14 @@ def test_a_symmetric_image_gives_mirrored_candidates(detector: Detector) -> None
 @torch.no_grad()
 def test_what_several_looks_find_goes_into_one_suppression(detector: Detector) -> None:
     images = pictures()
-    looks = looks_of(INPUT, TestSettings((64, 96), flip=True))
+    views = tta_views(INPUT, TestSettings((64, 96), flip=True))
     everything = replace(POST, nms_threshold=1.0, max_detections=10**6)
-    one_by_one = [detect_in_looks(detector, images, [look], everything) for look in looks]
-    together = detect_in_looks(detector, images, looks, everything)
+    one_by_one = [detect_with_tta(detector, images, [view], everything) for view in views]
+    together = detect_with_tta(detector, images, views, everything)
     for index, found in enumerate(together):
         scores = torch.cat([part[index]["scores"] for part in one_by_one]).sort(descending=True).values
         torch.testing.assert_close(found["scores"], scores)
-    final = detect_in_looks(detector, images, looks, POST)
+    final = detect_with_tta(detector, images, views, POST)
     assert all(len(found["scores"]) <= POST.max_detections for found in final)
     assert all(len(found["scores"]) < len(all_["scores"]) for found, all_ in zip(final, together, strict=True))
 
@@ -115,15 +115,15 @@ def test_predicting_looks_as_often_as_the_settings_say(detector: Detector) -> No
     test = TestSettings((96, 128), max_side=200, flip=True)
     several = lively(replace(detector.settings, test=test))
     assert not equal(several.predict(image), detector.predict(image))
-    expected = detect_in_looks(detector, [image], looks_of(INPUT, test), POST)[0]
+    expected = detect_with_tta(detector, [image], tta_views(INPUT, test), POST)[0]
     assert equal(several.predict(image), expected)
 
 
 def test_images_in_which_no_look_finds_anything_have_no_detections() -> None:
     image = torch.zeros(3, 60, 100, dtype=torch.uint8)
     image[:, 10:26, 70:86] = 255
-    looks = looks_of(InputSettings(short_side=60, max_side=100), TestSettings(flip=True))
-    found = detect_in_looks(mirror_fair, [image, image], looks, replace(POST, score_threshold=0.95))
+    views = tta_views(InputSettings(short_side=60, max_side=100), TestSettings(flip=True))
+    found = detect_with_tta(mirror_fair, [image, image], views, replace(POST, score_threshold=0.95))
     assert [one["boxes"].shape for one in found] == [(0, 4), (0, 4)]
 
 
