@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
-from rankwise.data.formats import find_source, matching_splits
+from rankwise.data.formats import find_source, matching_splits, shared_images
 from rankwise.images.settings import InputSettings
 
 
@@ -50,4 +50,9 @@ def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDat
     """
     train_set = open_split(data, "train")
     val_set = open_split(data, "val", train_set.classes)
+    if data.path != "shapes" and (shared := shared_images(train_set.records, val_set.records)):
+        train_set.notes.append(
+            f"WARNING: {len(shared):,} of the {len(val_set):,} validation images are training images as well (such as "
+            f"{shared[0]}): AP does not say how good the detector is on new images. Give --data.val another split"
+        )
     return train_set.with_transform(TrainTransform(size, data.augment)), val_set.with_transform(EvalTransform(size))

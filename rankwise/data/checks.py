@@ -18,7 +18,7 @@ from rankwise.data.collector import unreadable
 from rankwise.data.dataset import ImageRecord, wrong_size
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
-from rankwise.data.formats import Source, class_mismatch, find_source, matching_splits
+from rankwise.data.formats import Source, class_mismatch, find_source, matching_splits, shared_images
 from rankwise.errors import DataError
 from rankwise.images.reading import MAX_PIXELS, read_image
 
@@ -91,6 +91,7 @@ def check(
         return CheckReport(root, faults=[_whole_file(error)])
     report = CheckReport(root, source.name)
     classes: dict[str, list[str]] = {}
+    records: dict[str, list[ImageRecord]] = {}
     for split in source.splits:
         try:
             reading = source.read(split)
@@ -101,8 +102,13 @@ def check(
         report.faults.extend(fault for fault in reading.faults if fault not in told)
         report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
         report.splits.append(_describe(split, reading.records, reading.classes))
-        classes[split] = reading.classes
+        classes[split], records[split] = reading.classes, reading.records
     _compare_classes(source, classes, report)
+    _compare_images(source, records, report)
+    if not matching_splits("train", source.splits):
+        what = f"there is no training split, only {', '.join(source.splits)}"
+        todo = "add its annotations; to train on another split, name it by --data.train"
+        report.faults.append(Fault("missing split", str(root), what, todo))
     for role in ("train", "val"):
         matches = matching_splits(role, source.splits)
         if len(matches) > 1:
@@ -154,6 +160,17 @@ def _compare_classes(source: Source, classes: dict[str, list[str]], report: Chec
         if mismatch:
             what, _, todo = mismatch.removeprefix(f"{split} ").partition("; ")
             report.faults.append(Fault("unknown category", f"{split} split", what, todo))
+
+
+def _compare_images(source: Source, records: dict[str, list[ImageRecord]], report: CheckReport) -> None:
+    train, val = (matching_splits(role, source.splits) for role in ("train", "val"))
+    if len(train) != 1 or len(val) != 1 or train[0] not in records or val[0] not in records:
+        return
+    if shared := shared_images(records[train[0]], records[val[0]]):
+        what = (
+            f"{len(shared):,} of its {len(records[val[0]]):,} images are training images as well, such as {shared[0]}"
+        )
+        report.faults.append(Fault("shared image", f"{val[0]} split", what, "leave each image in one split"))
 
 
 def _describe(name: str, records: Sequence[ImageRecord], classes: Sequence[str]) -> SplitReport:

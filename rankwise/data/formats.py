@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,8 +84,20 @@ def matching_splits(split: str, available: Sequence[str]) -> list[str]:
     if split in available:
         return [split]
     names = _OTHER_NAMES.get(split, (split,))
-    matches = [name for name in available if re.sub(r"[-_]?\d{4}$", "", name.lower()) in names]
-    return list(available) if not matches and split == "train" and len(available) == 1 else matches
+    matches = [name for name in available if _without_year(name) in names]
+    # A lone split is what there is to train on, unless it says that it is for something else.
+    lone = split == "train" and len(available) == 1 and _role(available[0]) is None
+    return list(available) if not matches and lone else matches
+
+
+def _role(name: str) -> str | None:
+    """What a split is for by its name; None if the name does not say."""
+    plain = _without_year(name)
+    return next((role for role, names in _OTHER_NAMES.items() if plain in names), None)
+
+
+def _without_year(name: str) -> str:
+    return re.sub(r"[-_]?\d{4}$", "", name.lower())
 
 
 def open_dataset(
@@ -123,7 +136,10 @@ def open_dataset(
     if held_out:
         name = resolve_split(train, source.splits)
     if name is None:
-        raise DataError(f"{folder}: has no {split} split, only {', '.join(source.splits)}; name one of those")
+        raise DataError(
+            f"{folder}: has no {split} split, only {', '.join(source.splits)}; add its annotations, or name another "
+            f"split by --data.{'val' if split == val else 'train'}"
+        )
     reading = source.read(name)
     if reading.faults and not skip_bad:
         refuse(reading.faults, str(folder), name)
@@ -155,6 +171,22 @@ def hold_out(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], list[Im
     chosen = set(sorted(range(len(records)), key=key)[:count])
     training = [record for index, record in enumerate(records) if index not in chosen]
     return training, [records[index] for index in sorted(chosen)]
+
+
+def shared_images(one: Sequence[ImageRecord], other: Sequence[ImageRecord]) -> list[str]:
+    """Names of the images that are in both, by their files."""
+    folders: dict[Path, str] = {}  # where each folder really is: asked once, there may be many images
+
+    def file(record: ImageRecord) -> tuple[str, str] | None:
+        if record.path is None:
+            return None
+        folder = record.path.parent
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        return folders[folder], record.path.name
+
+    files = {file(record) for record in one} - {None}
+    return [record.name for record in other if file(record) in files]
 
 
 def class_mismatch(where: str, found: Sequence[str], wanted: Sequence[str]) -> str | None:

@@ -162,7 +162,8 @@ def test_no_image_is_kept_for_validation_where_another_split_is_validated_on(tmp
     for val, count in {"test": 4, "train": 20}.items():
         train_set, val_set = open_datasets(DataSettings(path=str(root), val=val), InputSettings())
         assert (len(train_set), len(val_set)) == (20, count)
-        assert train_set.notes == val_set.notes == []
+        notes = [*train_set.notes, *val_set.notes]
+        assert notes == [] if val == "test" else ["training images as well" in note for note in notes] == [True]
     train_set, val_set = open_datasets(DataSettings(path=str(root)), InputSettings())
     assert (len(train_set), len(val_set)) == (18, 2)
 
@@ -445,7 +446,7 @@ def test_folders_that_are_no_dataset_are_told_what_is_expected(tmp_path):
 
 
 def test_an_unknown_split_is_answered_by_those_there_are(coco_folder):
-    with pytest.raises(DataError, match="has no test split, only train, val; name one of those"):
+    with pytest.raises(DataError, match="has no test split, only train, val; add its annotations, or name another"):
         open_dataset(coco_folder, "test")
 
 

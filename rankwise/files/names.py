@@ -1,0 +1,37 @@
+"""Names out of files, printed so that they cannot be taken for anything else."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+#: Control characters, line and paragraph separators, marks that reverse the direction of text, and lone surrogates,
+#: by which Python speaks of bytes in file names that are not UTF-8.
+_UNPRINTABLE = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+
+#: Longest text of a value in a message.
+_LONGEST = 200
+
+
+def shown(name: object) -> str:
+    """A name as messages print it, on one line: what does not print is escaped, such as ``\\x1b`` or ``\\n``."""
+    return _UNPRINTABLE.sub(_escape, str(name))
+
+
+def shown_lines(text: object) -> str:
+    """A whole message as it is printed: as :func:`shown`, but its lines stay lines."""
+    return "\n".join(map(shown, str(text).split("\n")))
+
+
+def shortened(value: Any) -> str:
+    """A value out of a file as messages quote it: escaped, and cut where it is long."""
+    if isinstance(value, list | tuple | dict) and len(value) > 20:
+        return f"{type(value).__name__} of {len(value):,} values"
+    text = shown(repr(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape", "surrogatepass").decode("ascii")
