@@ -11,7 +11,7 @@ from torchvision.ops import generalized_box_iou_loss
 
 from rankwise.assign.base import Assigner
 from rankwise.boxes import distances, paired_iou
-from rankwise.losses.base import Loss, PositiveBoxes
+from rankwise.losses.base import Loss, PositiveBoxes, check_loss
 from rankwise.types import Assignment, Predictions, Target
 
 
@@ -62,7 +62,7 @@ class Criterion(nn.Module):
 
     def __init__(self, loss: Loss, assign: Assigner, box: BoxSettings | None = None) -> None:
         super().__init__()
-        self.loss = loss
+        self.loss = check_loss(loss)
         self.assign = assign
         self.box = box or BoxSettings()
 

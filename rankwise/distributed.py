@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,9 +18,23 @@ class StoppedElsewhere(Exception):
     """Another process has stopped the run, and says why."""
 
 
+#: Whether the others are to be left out for now: see :func:`single_process`.
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
 def is_initialized() -> bool:
     """Whether there is a process group."""
-    return distributed.is_available() and distributed.is_initialized()
+    return distributed.is_available() and distributed.is_initialized() and not _ALONE.get()
+
+
+@contextmanager
+def single_process() -> Iterator[None]:
+    """Inside, this process is the only one: nothing is exchanged, so that the others need not take part."""
+    token = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 def world_size() -> int:

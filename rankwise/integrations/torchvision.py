@@ -60,11 +60,11 @@ def use_ranking(
         score_thresh: The model's new threshold for detections; None keeps its own.
 
     Raises:
-        TypeError: For a model of another kind.
+        TypeError: For a model of another kind, or for what is not a loss.
     """
     if not isinstance(model, RetinaNet | FCOS | SSD):
         raise TypeError(f"use_ranking takes a torchvision RetinaNet, FCOS or SSD, not {type(model).__name__}")
-    criterion = Criterion(loss or APELoss(), assigner or ATSS(), box)
+    criterion = Criterion(APELoss() if loss is None else loss, ATSS() if assigner is None else assigner, box)
     if isinstance(model, FCOS):
         _leave_centerness_out(model)
     if score_thresh is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,9 +13,11 @@ from torch import Tensor
 from torchvision.ops import box_convert
 
 from rankwise.boxes import paired_iou
+from rankwise.distributed import single_process
 from rankwise.integrations.softmax import log_odds
 from rankwise.losses import APELoss
-from rankwise.losses.base import Loss
+from rankwise.losses.base import Loss, check_loss
+from rankwise.pairsums import eager
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,8 +40,11 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0) -> 
 
     Every output that had a classification loss has a ranking of its own: the last decoder layer, the auxiliary ones,
     the encoder's proposals and the denoising queries, where objects under little noise rank above those under so much
-    that they are to count as background. Models that report a softmax with a background class (DETR, YOLOS) have its
-    log-odds ranked.
+    that they are to count as background. Query groups (LW-DETR, RF-DETR) rank each by itself, and the loss is their
+    mean. Models that report a softmax with a background class (DETR, YOLOS) have its log-odds ranked.
+
+    A batch without objects has no denoising queries, so one process may have them and another not: they are ranked in
+    each process by itself, also with ``scope="world"``.
 
     Args:
         model: One of transformers' models for object detection.
@@ -47,17 +53,19 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0) -> 
         weight: Factor on the ranking loss, beside the weight that the model's config may have for it.
 
     Raises:
-        TypeError: If the model is no detector of transformers, or of a kind whose loss cannot be replaced.
+        TypeError: If the model is not a detector of transformers, or of a kind whose loss cannot be replaced, or if
+            ``loss`` is not a loss.
     """
+    loss = APELoss() if loss is None else check_loss(loss)
     own = getattr(model, "loss_function", None)
     if isinstance(own, _RankingFunction):
         own = own.own
     if not isinstance(own, FunctionType) or not _criteria(own):
         raise TypeError(
             "use_ranking takes a detector of transformers that leaves its loss to a criterion, such as RT-DETR, D-FINE "
-            f"or deformable DETR; {type(model).__name__} is none"
+            f"or deformable DETR, not a {type(model).__name__}"
         )
-    model.loss_function = _RankingFunction(own, loss or APELoss(), weight)
+    model.loss_function = _RankingFunction(own, loss, weight)
     return model
 
 
@@ -75,8 +83,9 @@ class _RankingFunction:
         self.loss = loss
         self.weight = weight
 
+    @eager  # the copied function is a new one in every call: a compiler would compile the model in every step
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # The function makes its criterion anew in every call, so there is none to change beforehand. A copy of the
+        # The function makes a new criterion in every call, so there is none to change beforehand. A copy of the
         # function finds ours under the criterion's name, and all other models keep theirs.
         ours = {name: partial(self.criterion, kind) for name, kind in _criteria(self.own).items()}
         names = {**self.own.__globals__, **ours}
@@ -87,13 +96,15 @@ class _RankingFunction:
     def criterion(self, kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The model's own criterion with another classification loss."""
         criterion = kind(*args, **kwargs)
-        criterion.get_loss = partial(self.get_loss, criterion.get_loss, criterion.num_classes)
+        criterion.get_loss = partial(self.get_loss, criterion, criterion.get_loss)
+        if hasattr(criterion, "get_cdn_matched_indices"):
+            criterion.get_cdn_matched_indices = partial(_remember, criterion, criterion.get_cdn_matched_indices)
         return criterion
 
     def get_loss(
         self,
+        criterion: Any,
         own: Callable[..., dict[str, Tensor]],
-        classes: int,
         name: str,
         outputs: dict[str, Tensor],
         targets: list[dict[str, Tensor]],
@@ -104,18 +115,28 @@ class _RankingFunction:
         """One of the criterion's losses for one of the model's outputs, as its ``get_loss``."""
         if name not in CLASSIFICATION:
             return own(name, outputs, targets, indices, *args, **kwargs)
-        return {CLASSIFICATION[name]: self.weight * self.ranking(outputs, targets, indices, classes)}
+        denoising = indices is getattr(criterion, "denoising", None)
+        with single_process() if denoising else nullcontext():
+            groups = 1 if denoising else getattr(criterion, "group_detr", 1)
+            value = self.ranking(outputs, targets, indices, criterion.num_classes, groups)
+        return {CLASSIFICATION[name]: self.weight * value}
 
     def ranking(
-        self, outputs: dict[str, Tensor], targets: list[dict[str, Tensor]], indices: list[Match], classes: int
+        self,
+        outputs: dict[str, Tensor],
+        targets: list[dict[str, Tensor]],
+        indices: list[Match],
+        classes: int,
+        groups: int = 1,
     ) -> Tensor:
         """The ranking loss over all queries of a batch.
 
         Args:
             outputs: ``logits`` [B, Q, C] (or C + 1 with the background last) and ``pred_boxes`` [B, Q, 4], cxcywh.
-            targets: ``class_labels`` and ``boxes``, one an image.
-            indices: The matched queries and their objects, one an image.
+            targets: ``class_labels`` and ``boxes``, one per image.
+            indices: The matched queries and their objects, one per image.
             classes: C.
+            groups: Number of query groups, each ranked by itself.
         """
         logits, boxes = outputs["logits"].float(), outputs["pred_boxes"].detach().float()
         if logits.shape[-1] == classes + 1:
@@ -128,8 +149,25 @@ class _RankingFunction:
         truth = torch.cat([target["boxes"][matched] for target, matched in pairs]).to(boxes)
         labels[image, query] = torch.cat([target["class_labels"][matched] for target, matched in pairs]).to(labels)
         quality[image, query] = paired_iou(_corners(boxes[image, query]), _corners(truth))
-        image_of = torch.arange(len(labels), device=logits.device).repeat_interleave(labels.shape[1])
-        return self.loss.to(logits.device)(logits.flatten(0, 1), labels.flatten(), quality.flatten(), image_of)
+        loss, total = self.loss.to(logits.device), logits.new_zeros(())
+        for part in _group_slices(labels.shape[1], groups):
+            rows, samples = labels[:, part], logits[:, part]
+            image_of = torch.arange(len(rows), device=rows.device).repeat_interleave(rows.shape[1])
+            total = total + loss(samples.flatten(0, 1), rows.flatten(), quality[:, part].flatten(), image_of)
+        return total / groups
+
+
+def _remember(criterion: Any, own: Callable[..., list[Match]], *args: Any) -> list[Match]:
+    """The matches of denoising queries, by which their outputs are known later."""
+    criterion.denoising = own(*args)
+    matches: list[Match] = criterion.denoising
+    return matches
+
+
+def _group_slices(queries: int, groups: int) -> list[slice]:
+    """The queries of each group, as the matcher of LW-DETR divides them; what remains goes to the last group."""
+    size = queries // groups
+    return [slice(number * size, queries if number == groups - 1 else (number + 1) * size) for number in range(groups)]
 
 
 def _criteria(function: FunctionType) -> dict[str, Callable[..., Any]]:

@@ -7,7 +7,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
+from rankwise.distributed import all_reduce_mean
+from rankwise.losses.base import Loss, Outcome, PositiveBoxes
 from rankwise.losses.groups import Scope, make_groups
 from rankwise.losses.inputs import check_choice
 from rankwise.pairsums import Method, Step, eager, error_driven, pair_sums
@@ -119,7 +120,7 @@ class ALRPLoss(Loss):
     @torch.no_grad()
     def _update(self, parts: dict[str, Tensor], box: Tensor) -> None:
         present = (parts["positives"] > 0).double()  # a process that ranks no positives has no say
-        now = world_average(torch.stack([parts["classification"] + box, box.double(), present]))
+        now = all_reduce_mean(torch.stack([parts["classification"] + box, box.double(), present]))
         moved = (now[2] > 0).double()
         self.batches.add_(moved)
         step = moved * torch.maximum(1 / self.batches.clamp(min=1), self.batches.new_tensor(1 - self.momentum))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
+
+from rankwise.distributed import all_reduce_mean
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,14 @@ class Loss(nn.Module, ABC):
             boxes: The positives' box errors and weights.
             outcome: What this loss made of the same batch.
         """
-        total = world_average(boxes.weights.sum()).clamp(min=1e-6)
+        total = all_reduce_mean(boxes.weights.sum()).clamp(min=1e-6)
         return (boxes.errors * boxes.weights).sum() / total
 
 
-def world_average(value: Tensor) -> Tensor:
-    """The mean of a detached tensor over all processes; the tensor itself where there is but one.
-
-    A sum divided by it, averaged over processes as DDP does with gradients, is the mean over all samples of the world.
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        value = value.detach().clone()
-        torch.distributed.all_reduce(value)
-        return value / torch.distributed.get_world_size()
-    return value.detach()
+def check_loss(loss: object) -> Loss:
+    """The loss itself; raises a TypeError that says what to give where it is none, such as a class or a name."""
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, type) and issubclass(loss, Loss):
+        raise TypeError(f"loss must be an instance, got the class {loss.__name__}: give {loss.__name__}()")
+    raise TypeError(f"loss must be a loss of rankwise.losses, such as APELoss(), got {loss!r}")

@@ -9,7 +9,7 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rankwise.losses.base import Loss, Outcome, PositiveBoxes
+from rankwise.losses.base import Loss, Outcome, PositiveBoxes, check_loss
 from rankwise.losses.focal import FocalLoss
 from rankwise.losses.inputs import check_choice, read_samples
 from rankwise.pairsums import eager
@@ -57,7 +57,7 @@ class CorrelationLoss(Loss):
         check_choice("coefficient", coefficient, get_args(Coefficient))
         if weight < 0 or softness <= 0:
             raise ValueError(f"weight must be at least 0 and softness above 0, got {weight} and {softness}")
-        self.loss = loss or FocalLoss()
+        self.loss = FocalLoss() if loss is None else check_loss(loss)
         self.needs_distributions = self.loss.needs_distributions
         self.coefficient = coefficient
         self.weight = weight

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rankwise.losses.base import Outcome, PositiveBoxes, world_average
+from rankwise.distributed import all_reduce_mean
+from rankwise.losses.base import Outcome, PositiveBoxes
 from rankwise.losses.quality_focal import QualityFocalLoss
 
 
@@ -39,7 +40,7 @@ class GeneralizedFocalLoss(QualityFocalLoss):
                 "GeneralizedFocalLoss needs a head that predicts distances as distributions: set the head's bins "
                 "(16 in the paper) and its coding to ltrb, or take QualityFocalLoss, which is the same without them"
             )
-        total = world_average(boxes.weights.sum()).clamp(min=1e-6)
+        total = all_reduce_mean(boxes.weights.sum()).clamp(min=1e-6)
         errors = distribution_focal(boxes.distribution, boxes.distances).mean(1)  # [P]
         distribution = (errors * boxes.weights).sum() / total
         return super().box_loss(boxes, outcome) + self.distribution_weight * distribution

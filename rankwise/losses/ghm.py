@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome, world_average
+from rankwise.distributed import all_reduce_mean
+from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.blocks import Block, negative_regions, over_blocks, score_region, total
 from rankwise.losses.inputs import Samples, read_samples
 from rankwise.losses.samplewise import with_gradient
@@ -49,7 +50,7 @@ class GHMLoss(Loss):
         detached = samples.logits.detach()
         positives = detached[samples.rows, samples.classes]
         regions = score_region(positives.neg().sigmoid(), self.bins)  # of the positives, [P]
-        now = world_average(self._count(samples) + torch.bincount(regions, minlength=self.bins))
+        now = all_reduce_mean(self._count(samples) + torch.bincount(regions, minlength=self.bins))
         average = torch.where(self.counts > 0, self.momentum * self.counts + (1 - self.momentum) * now, now)
         average = torch.where(now > 0, average, self.counts)
         if self.training:

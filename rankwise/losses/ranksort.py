@@ -7,7 +7,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from rankwise.losses.base import Loss, Outcome, PositiveBoxes, world_average
+from rankwise.distributed import all_reduce_mean
+from rankwise.losses.base import Loss, Outcome, PositiveBoxes
 from rankwise.losses.groups import Scope, make_groups
 from rankwise.losses.inputs import check_choice
 from rankwise.pairsums import Method, PairSums, Step, eager, error_driven, pair_sums
@@ -77,7 +78,7 @@ class RankSortLoss(Loss):
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         box = super().box_loss(boxes, outcome)
-        ranking, mean = world_average(torch.stack([outcome.loss.detach().to(box.dtype), box.detach()]))
+        ranking, mean = all_reduce_mean(torch.stack([outcome.loss.detach().to(box.dtype), box.detach()]))
         return box * (ranking / mean.clamp(min=1e-6))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from rankwise.losses.base import world_average
+from rankwise.distributed import all_reduce_mean, world_size
 from rankwise.losses.blocks import Block, over_blocks, total
 from rankwise.losses.inputs import Samples
 
@@ -39,9 +39,7 @@ def with_gradient(logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
 
 def world_positives(samples: Samples) -> Tensor:
     """The number of positives a process has on average, of at least 1 in all: what sums over samples are divided by."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    one_in_all = 1 / torch.distributed.get_world_size() if distributed else 1
-    return world_average(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=one_in_all)
+    return all_reduce_mean(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=1 / world_size())
 
 
 def focal_sum(

@@ -10,13 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, distributed
 
+from rankwise.distributed import world_size
 from rankwise.pairsums.base import PairSums
 from rankwise.pairsums.samples import Negatives, NotFiniteError, Sums
-
-
-def world_size() -> int:
-    """Number of processes; 1 where torch.distributed is not in use."""
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:

@@ -194,7 +194,7 @@ def test_another_loss_can_follow_and_copies_are_on_their_own() -> None:
     ids=["linear", "classifier"],
 )
 def test_models_that_are_no_detectors_are_refused(model: Any) -> None:
-    with pytest.raises(TypeError, match=f"deformable DETR; {type(model).__name__} is none"):
+    with pytest.raises(TypeError, match=f"deformable DETR, not a {type(model).__name__}"):
         use_ranking(model)
 
 

@@ -1,0 +1,106 @@
+"""Train ultralytics' YOLO models by ranking: detection, segmentation, pose and oriented boxes, v8 to 26.
+
+ultralytics is licensed under AGPL-3.0. It is not a dependency of rankwise and not imported here: this module works on
+the objects that its trainer passes to a callback.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rankwise.losses import APELoss
+from rankwise.losses.base import Loss, check_loss
+
+#: Tasks with boxes and classes.
+TASKS = ("detect", "segment", "pose", "obb")
+
+
+def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: float = 1.0) -> Any:
+    """Makes a YOLO model of ultralytics train by ranking, and returns it. Its own ``yolo.train(…)`` follows.
+
+    The binary cross entropy of the class scores gives way to ``weight`` times a ranking loss plus ``keep`` times the
+    cross entropy, in both branches of an end-to-end head; the trainer's ``cls`` gain multiplies both. The aligned
+    score of the assigner is a positive's quality. Everything else stays the trainer's own: box losses, augmentation,
+    several GPUs, resuming (call ``use_ranking`` on the model that resumes). Checkpoints load without rankwise.
+
+    Args:
+        yolo: ``ultralytics.YOLO(…)`` for the task detect, segment, pose or obb.
+        loss: Any loss of ``rankwise.losses``; APE loss if not given.
+        keep: Weight of the model's own cross entropy. With 0 the scores are no longer probabilities: nothing would be
+            above the default ``conf=0.25`` of predictions, so validation in training then takes all boxes, and
+            ``rankwise.calibrate`` puts the model on its scale again.
+        weight: Weight of the ranking loss.
+
+    Raises:
+        TypeError: If ``yolo`` is not such a model, or ``loss`` not a loss.
+        ValueError: If a weight is negative.
+    """
+    if not hasattr(yolo, "add_callback") or getattr(yolo, "task", None) not in TASKS:
+        raise TypeError(f"use_ranking takes an ultralytics YOLO for {', '.join(TASKS)}, not {_described(yolo)}")
+    if keep < 0 or weight < 0:
+        raise ValueError(f"keep and weight must be at least 0, got {keep} and {weight}")
+    event = "on_pretrain_routine_end"
+    loss = APELoss() if loss is None else check_loss(loss)
+    yolo.callbacks[event] = [other for other in yolo.callbacks[event] if not isinstance(other, _Install)]
+    yolo.add_callback(event, _Install(loss, keep, weight))
+    return yolo
+
+
+class RankingTerm(nn.Module):
+    """Stands in for ``criterion.bce``: called with logits and targets [B, A, C], it returns a scalar to be divided by
+    the sum of the targets."""
+
+    def __init__(self, loss: Loss, keep: float, weight: float) -> None:
+        super().__init__()
+        self.loss = loss
+        self.keep = keep
+        self.weight = weight
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        logits, targets = logits.float(), targets.float()
+        quality, labels = targets.max(-1)
+        labels = labels.masked_fill(quality <= 0, targets.shape[-1])
+        image = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.shape[1])
+        ranking = self.loss.to(logits.device)(logits.flatten(0, 1), labels.flatten(), quality.flatten(), image)
+        value = self.weight * targets.sum().clamp(min=1) * ranking
+        if self.keep:
+            value = value + self.keep * F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+        return value
+
+
+class _Install:
+    """A callback for the time when trainer and model are ready; it can be pickled, for training on several GPUs."""
+
+    def __init__(self, loss: Loss, keep: float, weight: float) -> None:
+        self.loss = loss
+        self.keep = keep
+        self.weight = weight
+
+    def __call__(self, trainer: Any) -> None:
+        if getattr(trainer.args, "cls_pw", 0):
+            raise ValueError("class weights (cls_pw) have no meaning in a ranking: leave cls_pw at 0")
+        models = [getattr(trainer.model, "module", trainer.model)]
+        if trainer.ema is not None:
+            models.append(trainer.ema.ema)
+        for model in models:
+            if getattr(model, "criterion", None) is None:  # resuming makes it before
+                model.criterion = model.init_criterion()
+            criterion = model.criterion
+            parts: list[Any] = [criterion, *(getattr(criterion, name, None) for name in ("one2many", "one2one"))]
+            branches = [part for part in parts if hasattr(part, "bce")]
+            if not branches:
+                raise TypeError(f"{type(criterion).__name__} has no cross entropy of classes to replace")
+            for branch in branches:
+                branch.bce = RankingTerm(copy.deepcopy(self.loss), self.keep, self.weight)
+        if not self.keep and getattr(trainer, "validator", None) is not None:
+            trainer.validator.args.conf = 0.0
+
+
+def _described(value: Any) -> str:
+    task = getattr(value, "task", None)
+    return type(value).__name__ + (f" for {task}" if task else "")

@@ -1,0 +1,166 @@
+"""Every detector of transformers that the docs list: a training step, saving and loading; compiling, and `Trainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from integration_models import CLASSES, rt_detr_v2
+from torch import Tensor
+from torch.distributed import destroy_process_group, init_process_group
+from torch.multiprocessing.spawn import spawn
+from torchvision.ops import box_convert, box_iou
+from transformers import Trainer, TrainingArguments
+from transformers.loss.loss_lw_detr import LwDetrHungarianMatcher
+from transformers_models import GROUPS, MORE, lw_detr, yolos
+
+from rankwise.integrations.transformers import use_ranking
+from rankwise.losses import APELoss, FocalLoss
+
+CLASSIFICATION = ("loss_vfl", "loss_ce", "loss_mal")
+
+
+def images() -> Tensor:
+    return torch.rand(2, 3, 96, 96, generator=torch.Generator().manual_seed(1))
+
+
+def objects() -> list[dict[str, Tensor]]:
+    boxes = torch.tensor([[0.3, 0.3, 0.2, 0.4], [0.6, 0.5, 0.3, 0.2], [0.7, 0.8, 0.2, 0.3], [0.5, 0.4, 0.6, 0.5]])
+    return [
+        {"class_labels": torch.tensor([1, 7, 1]), "boxes": boxes[:3]},
+        {"class_labels": torch.tensor([3]), "boxes": boxes[3:]},
+    ]
+
+
+def nothing() -> dict[str, Tensor]:
+    return {"class_labels": torch.zeros(0, dtype=torch.int64), "boxes": torch.zeros(0, 4)}
+
+
+def built(build: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    return build().train()
+
+
+def called(model: Any, labels: list[dict[str, Tensor]] | None = None) -> Any:
+    torch.manual_seed(2)  # denoising draws its noise, dropout its zeros
+    return model(pixel_values=images(), labels=objects() if labels is None else labels)
+
+
+@pytest.mark.parametrize("build", MORE.values(), ids=MORE.keys())
+def test_a_training_step_changes_the_classification_loss_alone(build: Callable[[], Any], tmp_path: Path) -> None:
+    model = built(build)
+    own = called(model)
+    own.loss.backward()
+    trained = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+    model.zero_grad()
+    ranked = called(use_ranking(model))
+    ranked.loss.backward()
+    assert trained == {
+        name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()
+    }
+    assert set(ranked.loss_dict) == set(own.loss_dict)
+    for name, value in own.loss_dict.items():
+        if name.startswith(CLASSIFICATION):
+            assert 0 < ranked.loss_dict[name].item() != pytest.approx(value.item(), rel=1e-3)
+        else:
+            torch.testing.assert_close(ranked.loss_dict[name], value)
+    empty = called(model, [nothing(), nothing()])
+    assert all(value == 0 for name, value in empty.loss_dict.items() if name.startswith(CLASSIFICATION))
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(images()).logits, model.eval()(images()).logits)
+
+
+def test_query_groups_rank_each_by_itself() -> None:
+    outputs = called(use_ranking(built(lw_detr)))
+    logits, boxes, labels = outputs.logits, outputs.pred_boxes.detach(), objects()
+    matcher = LwDetrHungarianMatcher(class_cost=2, bbox_cost=5, giou_cost=2)
+    matches = matcher({"logits": logits, "pred_boxes": boxes}, labels, GROUPS)
+    kinds, quality = torch.full(logits.shape[:2], CLASSES), torch.zeros(logits.shape[:2])
+    for number, (queries, matched) in enumerate(matches):
+        kinds[number, queries] = labels[number]["class_labels"][matched]
+        pairs = (boxes[number, queries], labels[number]["boxes"][matched])
+        quality[number, queries] = box_iou(*(box_convert(part, "cxcywh", "xyxy") for part in pairs)).diag()
+    size = logits.shape[1] // GROUPS
+    parts = [slice(group * size, (group + 1) * size) for group in range(GROUPS)]
+    expected = [
+        APELoss(method="dense")(logits[:, part].flatten(0, 1), kinds[:, part].flatten(), quality[:, part].flatten())
+        for part in parts
+    ]
+    torch.testing.assert_close(outputs.loss_dict["loss_ce"], torch.stack(expected).mean(), rtol=1e-4, atol=1e-6)
+    assert all(int((kinds[:, part] < CLASSES).sum()) == 4 for part in parts)
+
+
+def test_a_compiled_model_trains_more_than_one_step() -> None:
+    model = use_ranking(built(yolos))
+    expected = called(model).loss
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(3):
+        loss = called(compiled).loss
+        loss.backward()
+        torch.testing.assert_close(loss, expected)
+
+
+def test_the_trainer_of_transformers_trains_it(tmp_path: Path) -> None:
+    model = use_ranking(built(rt_detr_v2))
+    data = [{"pixel_values": images()[0], "labels": label} for label in (*objects(), nothing(), nothing())]
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=3, per_device_train_batch_size=2, use_cpu=True, report_to=[], logging_steps=1
+    )
+
+    def collate(batch: list[dict[str, Any]]) -> dict[str, Any]:
+        pixels = torch.stack([item["pixel_values"] for item in batch])
+        return {"pixel_values": pixels, "labels": [item["labels"] for item in batch]}
+
+    trainer = Trainer(model, arguments, train_dataset=data, data_collator=collate)
+    before = model.class_embed[-1].weight.detach().clone()
+    trainer.train()
+    losses = [step["loss"] for step in trainer.state.log_history if "loss" in step]
+    assert len(losses) == 3
+    assert 0 < sum(losses) < float("inf")
+    assert not torch.equal(before, model.class_embed[-1].weight)
+    trainer.save_model(str(tmp_path / "saved"))
+    again = type(model).from_pretrained(tmp_path / "saved")
+    assert list(again.state_dict()) == list(model.state_dict())
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], value)
+
+
+def process(rank: int, folder: str) -> None:
+    """A step of one of two processes, of which the second's batch has no object."""
+    torch.set_num_threads(1)
+    init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    values = []
+    for loss in (APELoss(scope="world"), FocalLoss()):
+        outputs = called(use_ranking(built(rt_detr_v2), loss), objects() if rank == 0 else [nothing(), nothing()])
+        outputs.loss.backward()
+        values.append({name: value.detach() for name, value in outputs.loss_dict.items()})
+    torch.save(values, f"{folder}/{rank}.pt")
+    destroy_process_group()
+
+
+def test_a_process_without_objects_does_not_make_the_others_wait(tmp_path: Path) -> None:
+    spawn(process, (str(tmp_path),), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    for mine, other in zip(first, second, strict=True):
+        assert any("_dn_" in name for name in mine)
+        assert not any("_dn_" in name for name in other)
+    # the last layers of both processes rank together, the denoising queries of each by themselves
+    torch.testing.assert_close(first[0]["loss_vfl"], second[0]["loss_vfl"])
+    alone = called(use_ranking(built(rt_detr_v2))).loss_dict
+    torch.testing.assert_close(first[0]["loss_vfl_dn_1"], alone["loss_vfl_dn_1"])
+    assert first[0]["loss_vfl"].item() != pytest.approx(alone["loss_vfl"].item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [(APELoss, r"give APELoss\(\)"), ("APELoss", r"such as APELoss\(\), got 'APELoss'"), (0.5, "got 0.5")],
+)
+def test_what_is_not_a_loss_is_refused_at_once(loss: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        use_ranking(built(yolos), loss=loss)
