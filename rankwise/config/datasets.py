@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from rankwise.config.recipe import read_section
 from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
 from rankwise.data.formats import find_source, matching_splits, shared_images
+from rankwise.from_dict import from_dict
 from rankwise.images.settings import InputSettings
 
 
@@ -39,6 +42,27 @@ def open_split(
         images = shapes.train_images if name == "train" else shapes.val_images
         return ShapesDataset(name, size=shapes.size, images=images, seed=shapes.seed)
     return open_dataset(data.path, name, skip_bad=data.skip_bad, classes=classes, train=data.train, val=data.val)
+
+
+def open_run(
+    run: Path, data: str | None = None, split: str | None = None, classes: Sequence[str] | None = None
+) -> tuple[DataSettings, DetectionDataset]:
+    """The data settings of a run and one split of its dataset, without a transform.
+
+    Args:
+        run: Folder of the run.
+        data: Another dataset than the run's own, or where it is now.
+        split: Another split than the run's validation split.
+        classes: The detector's classes; labels are matched with them by name.
+
+    Raises:
+        FileNotFoundError: When the folder holds no run.
+        DataError: When there is no such dataset or split, or something is wrong with it.
+    """
+    settings = from_dict(DataSettings, read_section(run, "data"), "data")
+    if data is not None:
+        settings = replace(settings, path=data)
+    return settings, open_split(settings, split or "val", classes, named=split is not None)
 
 
 def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDataset, DetectionDataset]:

@@ -25,7 +25,6 @@ __all__ = [
     "correlate",
     "detection_table",
     "draw_detections",
-    "draw_truth",
     "evaluate",
     "localised",
     "match",

@@ -66,21 +66,6 @@ def draw_detections(
     return canvas
 
 
-def draw_truth(image: Picture, target: Target, classes: Sequence[str], min_size: int = 640) -> Image.Image:
-    """Draw the annotated objects with their classes on an image, crowds dashed.
-
-    Args:
-        image: The picture.
-        target: Boxes in its pixels.
-        classes: The names of the labels.
-        min_size: A picture whose longer side is smaller is enlarged to this first, so that the text can be read.
-    """
-    canvas, scale = _enlarged(to_pil(image), min_size)
-    objects = _objects(target)
-    _draw_boxes(canvas, objects.boxes * scale, objects.labels, _classes_of(objects, classes), dashed=objects.crowd)
-    return canvas
-
-
 def contact_sheet(
     items: Sequence[Seen],
     classes: Sequence[str],

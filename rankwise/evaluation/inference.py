@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 
 from rankwise import distributed
-from rankwise.config.datasets import open_split
+from rankwise.config.datasets import open_run
 from rankwise.config.recipe import read_section
-from rankwise.config.settings import DataSettings, TrainSettings
+from rankwise.config.settings import TrainSettings
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
@@ -194,13 +194,9 @@ def evaluate_run(
         console: Where to print.
     """
     console = console or Console(highlight=False)
-    section = read_section(run, "data")
-    out = out or run / _subfolder(section, data, split, test)
-    if data is not None:
-        section["path"] = data
-    settings = from_dict(DataSettings, section, "data")
+    out = out or run / _subfolder(read_section(run, "data"), data, split, test)
     detector = Detector.load(run, device=pick_device(device))
-    dataset = open_split(settings, split or "val", detector.classes, named=split is not None)
+    settings, dataset = open_run(run, data, split, detector.classes)
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
         raise DataError(

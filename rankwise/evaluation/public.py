@@ -4,7 +4,7 @@
 
 from rankwise.evaluation.coco import Curves, Evaluation, evaluate
 from rankwise.evaluation.correlation import Correlation, correlate, localised
-from rankwise.evaluation.drawing import Seen, contact_sheet, draw_detections, draw_truth
+from rankwise.evaluation.drawing import Seen, contact_sheet, draw_detections
 from rankwise.evaluation.matching import Matches, match
 from rankwise.evaluation.results import read_results, results_json, write_results
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table

@@ -51,7 +51,6 @@ class Detector(nn.Module):
         self.settings = settings
         self.classes = list(classes)
         self.thresholds: dict[str, float] | None = None
-        self.extra: dict[str, Any] = {}
         self.backbone = Backbone(settings.backbone)
         self.neck = FeaturePyramid(settings.neck, self.backbone.channels, self.backbone.strides)
         self.anchors = Anchors(settings.anchors, self.neck.strides)
@@ -147,7 +146,7 @@ class Detector(nn.Module):
         Nothing in the file is run as code. Thresholds are taken from the run's ``eval.json``, if there is one.
 
         Args:
-            run: The folder, of which best.safetensors or else last.safetensors is taken, or the file.
+            run: The folder, whose best.safetensors is taken, or the file.
             device: Where it shall work.
 
         Raises:
@@ -159,7 +158,6 @@ class Detector(nn.Module):
         backbone = replace(content.settings.backbone, pretrained=False)
         detector = cls(replace(content.settings, backbone=backbone), content.classes)
         weights.fill(detector, content.tensors, path)
-        detector.extra = content.extra
         detector.thresholds = weights.read_thresholds(path.parent, content.classes)
         return detector.to(device).eval()
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torchvision.ops import nms
 
+from rankwise.boxes import paired_iou
+
 #: So many boxes go into one call of the operator, which compares all with all: small enough that comparing boxes of
 #: different groups in vain costs less than another call. A GPU compares thousands in the time of a launch.
 _BOXES_A_CALL = {"cpu": 256, "cuda": 8192}
@@ -70,7 +72,7 @@ def vote(boxes: Tensor, scores: Tensor, group: Tensor, kept: Tensor, sigma: floa
         within = torch.arange(len(of), device=boxes.device) - (count.cumsum(0) - count)[of]
         other = order[first[begin:end][of] + within]
         own = boxes[kept[begin:end]]
-        iou = _paired_iou(own[of], boxes[other])
+        iou = paired_iou(own[of], boxes[other])
         weight = torch.where(iou > 0, scores[other] * (-((1 - iou) ** 2) / sigma).exp(), 0)
         total = torch.zeros_like(own[:, 0]).index_add_(0, of, weight)
         mean = torch.zeros_like(own).index_add_(0, of, weight[:, None] * boxes[other]) / total[:, None]
@@ -88,11 +90,3 @@ def _runs(counts: list[int], most: int) -> list[tuple[int, int]]:
         held += count
         end += 1
     return [*runs, (begin, end)] if end > begin else runs
-
-
-def _paired_iou(first: Tensor, second: Tensor) -> Tensor:
-    low = torch.maximum(first[:, :2], second[:, :2])
-    high = torch.minimum(first[:, 2:], second[:, 2:])
-    shared = (high - low).clamp(min=0).prod(dim=1)
-    areas = (first[:, 2:] - first[:, :2]).prod(dim=1) + (second[:, 2:] - second[:, :2]).prod(dim=1)
-    return shared / (areas - shared).clamp(min=1e-9)

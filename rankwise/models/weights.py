@@ -17,7 +17,7 @@ from rankwise.models.settings import DetectorSettings
 
 #: Under this name the metadata holds settings, classes and extras as JSON; safetensors takes texts only.
 _KEY = "rankwise"
-_CHOICES = ("best.safetensors", "last.safetensors")
+_BEST = "best.safetensors"
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,11 @@ class Content:
         tensors: The weights by name.
         settings: The detector's settings.
         classes: Names of its classes.
-        extra: What else was saved.
     """
 
     tensors: dict[str, Tensor]
     settings: DetectorSettings
     classes: list[str]
-    extra: dict[str, Any]
 
 
 def write(
@@ -60,7 +58,7 @@ def write(
 
 
 def find(run: Path) -> Path:
-    """The file of weights of a run's folder, best before last; a file is itself.
+    """The file of weights of a run's folder; a file is itself.
 
     Args:
         run: The folder or file.
@@ -69,10 +67,9 @@ def find(run: Path) -> Path:
         return run
     if not run.is_dir():
         raise ModelError(f"{run}: there is no such run or file")
-    for name in _CHOICES:
-        if (run / name).is_file():
-            return run / name
-    raise ModelError(f"{run} holds no detector: expected {' or '.join(_CHOICES)} in it, which training writes")
+    if (run / _BEST).is_file():
+        return run / _BEST
+    raise ModelError(f"{run} holds no detector: expected {_BEST} in it, which training writes")
 
 
 def read(path: Path) -> Content:
@@ -95,14 +92,14 @@ def read(path: Path) -> Content:
         ) from error
     try:
         description = json.loads(metadata[_KEY])
-        settings, classes, extra = (description[name] for name in ("settings", "classes", "extra"))
+        settings, classes = description["settings"], description["classes"]
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ModelError(
             f"{path} holds weights but does not say of which detector. Expected a file that training or Detector.save "
             "wrote; backbone weights go into backbone.pretrained"
         ) from error
     try:
-        return Content(tensors, DetectorSettings.from_dict(settings), list(map(str, classes)), extra)
+        return Content(tensors, DetectorSettings.from_dict(settings), list(map(str, classes)))
     except ModelError as error:
         raise ModelError(f"{path}: {error} (was it written by another version of rankwise?)") from error
 

@@ -17,7 +17,7 @@ from rankwise.evaluation.colors import hex_color
 from rankwise.report import numbers
 from rankwise.report.error_types import DEFINITIONS, Kind
 from rankwise.report.findings import comparison, findings
-from rankwise.report.runs import ReportError, RunData, open_run, run_names
+from rankwise.report.runs import ReportError, RunData, read_run, run_names
 from rankwise.report.sheet import BUDGET, box_rows, choose_images, picture_rows
 
 #: The script's parts, in the order they need each other.
@@ -56,7 +56,7 @@ def write_report(
         raise ReportError("a run is given twice; give each folder once")
     if images < 0:
         raise ReportError(f"--images {images}: must be 0 or more")
-    opened = [open_run(run, name, data, device) for run, name in zip(folders, run_names(folders), strict=True)]
+    opened = [read_run(run, name, data, device) for run, name in zip(folders, run_names(folders), strict=True)]
     target = Path(out) if out else (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     target.parent.mkdir(parents=True, exist_ok=True)
     # A folder's name may hold bytes that are no text; in the title they become question marks.

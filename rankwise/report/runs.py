@@ -12,14 +12,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rankwise.config.datasets import open_split
-from rankwise.config.recipe import read_section
-from rankwise.config.settings import DataSettings
+from rankwise.config.datasets import open_run
 from rankwise.data.dataset import DetectionDataset
 from rankwise.evaluation.coco import Evaluation, evaluate, unique_names
 from rankwise.evaluation.figures import read_metrics
 from rankwise.evaluation.results import read_results
-from rankwise.from_dict import from_dict
 from rankwise.report.error_types import Errors, classify
 
 #: A difference in AP between eval.json and the rounded boxes of the results file that few images explain, not more.
@@ -62,8 +59,8 @@ class RunData:
         return unique_names(self.dataset.classes, self.dataset.category_ids)
 
 
-def open_run(run: Path, name: str, data: str | None = None, device: str = "auto") -> RunData:
-    """Open a run; one that was never evaluated, or whose results are gone, is evaluated first.
+def read_run(run: Path, name: str, data: str | None = None, device: str = "auto") -> RunData:
+    """Read a run and its results; one that was never evaluated, or whose results are gone, is evaluated first.
 
     Args:
         run: Its folder.
@@ -77,11 +74,7 @@ def open_run(run: Path, name: str, data: str | None = None, device: str = "auto"
     if not (run / "recipe.yaml").is_file():
         raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
     _evaluate_if_needed(run, data, device)
-    section = read_section(run, "data")
-    if data is not None:
-        section["path"] = data
-    settings = from_dict(DataSettings, section, "data")
-    dataset = open_split(settings, "val")
+    settings, dataset = open_run(run, data)
     truth = dataset.ground_truth()
     try:
         found = read_results(run / "detections.json", dataset.category_ids)

@@ -133,9 +133,9 @@ def score_against_iou_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
 
 
 def _evaluation(run: Path) -> Evaluation:
-    from rankwise.report.runs import open_run
+    from rankwise.report.runs import read_run
 
-    return open_run(run, run.parent.name).evaluation
+    return read_run(run, run.parent.name).evaluation
 
 
 def _save(figure: Figure, path: Path) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from small_detectors import CLASSES, SLIM, lively, small
 from torch import Tensor
@@ -36,7 +37,8 @@ def test_a_saved_detector_is_the_same_when_loaded(settings: DetectorSettings, tm
     loaded = Detector.load(tmp_path)
     assert loaded.settings == settings
     assert loaded.classes == CLASSES
-    assert loaded.extra == {"epoch": 7, "ap": 0.31}
+    with safe_open(tmp_path / "best.safetensors", framework="pt") as file:
+        assert json.loads(file.metadata()["rankwise"])["extra"] == {"epoch": 7, "ap": 0.31}
     assert not loaded.training
     images = torch.stack([picture(), picture(seed=1)])
     one, other = detector(images), loaded(images)
@@ -56,14 +58,6 @@ def test_loading_needs_no_pretrained_weights(tmp_path: Path) -> None:
     detector.settings = replace(detector.settings, backbone=replace(SLIM, pretrained="gone.safetensors"))
     detector.save(tmp_path / "best.safetensors")
     assert Detector.load(tmp_path).settings.backbone.pretrained is False
-
-
-def test_best_comes_before_last(detector: Detector, tmp_path: Path) -> None:
-    detector.save(tmp_path / "last.safetensors", which="last")
-    assert Detector.load(tmp_path).extra == {"which": "last"}
-    detector.save(tmp_path / "best.safetensors", which="best")
-    assert Detector.load(str(tmp_path)).extra == {"which": "best"}
-    assert Detector.load(tmp_path / "last.safetensors").extra == {"which": "last"}
 
 
 def _nothing(_: Path) -> None:
@@ -118,7 +112,7 @@ def _other_weights(path: Path) -> None:
     ("make", "message"),
     [
         (_nothing, "there is no such run or file"),
-        (_folder, "holds no detector: expected best.safetensors or last.safetensors"),
+        (_folder, "holds no detector: expected best.safetensors"),
         (_pickle, "is no safetensors file, or damaged; nothing of it was run"),
         (_foreign, "does not say of which detector"),
         (_other_settings, "settings.head has no 'colour'.*another version"),

@@ -25,7 +25,7 @@ from rankwise.report import ReportError, numbers, write_report
 from rankwise.report.error_types import Kind
 from rankwise.report.findings import comparison, findings
 from rankwise.report.page import SCRIPTS, page_data, render
-from rankwise.report.runs import open_run, run_names
+from rankwise.report.runs import read_run, run_names
 from rankwise.report.sheet import SIDE, box_rows, choose_images, image_errors, picture_rows
 
 CLASSES = ["cat", "dog", "cow"]
@@ -101,7 +101,7 @@ def test_a_folder_whose_name_is_no_text_is_reported_all_the_same(tmp_path: Path)
 
 
 def test_the_sweep_of_a_page_holds_the_chosen_threshold_and_agrees_with_the_whole_sweep(run: Path) -> None:
-    data = open_run(run, "ape")
+    data = read_run(run, "ape")
     thin, whole = numbers.threshold_sweep(data.evaluation, data.errors), sweep(data.evaluation.matches)
     assert thin["scores"] == sorted(thin["scores"])
     assert numbers.score_text(data.evaluation.thresholds.overall.score) in thin["scores"]
@@ -116,7 +116,7 @@ def test_the_sweep_of_a_page_holds_the_chosen_threshold_and_agrees_with_the_whol
 
 
 def test_precision_recall_curves_are_those_of_the_evaluation(run: Path) -> None:
-    evaluation = open_run(run, "ape").evaluation
+    evaluation = read_run(run, "ape").evaluation
     curves = numbers.precision_recall(evaluation)
     assert curves["recall"][-1] == 1.0
     for place, iou in enumerate(curves["ious"]):
@@ -126,7 +126,7 @@ def test_precision_recall_curves_are_those_of_the_evaluation(run: Path) -> None:
 
 
 def test_the_density_counts_every_well_localised_detection_once(run: Path) -> None:
-    evaluation = open_run(run, "ape").evaluation
+    evaluation = read_run(run, "ape").evaluation
     density = numbers.score_density(evaluation)
     assert sum(cell[2] for cell in density["cells"]) == evaluation.correlation.n > 0
     assert all(low <= middle <= high for _, low, middle, high in density["quartiles"])
@@ -228,7 +228,7 @@ def test_an_image_that_is_gone_leaves_its_boxes_and_the_reason() -> None:
 
 
 def test_sentences_name_the_costliest_errors_and_the_weakest_class(run: Path) -> None:
-    said = " ".join(findings(open_run(run, "ape")))
+    said = " ".join(findings(read_run(run, "ape")))
     assert "on 30 images" in said
     assert "Most would be gained from" in said
     assert "Weakest class:" in said
@@ -279,7 +279,7 @@ def test_a_run_without_results_is_evaluated_first(run: Path, tmp_path: Path, mon
             (folder / name).write_bytes((run / name).read_bytes())
 
     monkeypatch.setattr(inference, "evaluate_run", evaluate_run)
-    data = open_run(fresh, "fresh", device="cpu")
+    data = read_run(fresh, "fresh", device="cpu")
     assert asked == [(fresh, {"data": None, "device": "cpu"})]
     assert data.notes == ["There is no metrics.jsonl, so there are no curves of the training."]
 
@@ -288,9 +288,9 @@ def test_a_report_says_when_its_numbers_are_not_those_of_eval_json(run: Path, tm
     changed = make_run(tmp_path / "changed", images=4)
     values = json.loads((changed / "eval.json").read_text())
     (changed / "eval.json").write_text(json.dumps(values | {"ap": 99.0}))
-    (note,) = open_run(changed, "changed").notes
+    (note,) = read_run(changed, "changed").notes
     assert "eval.json says AP 99.0" in note
-    assert open_run(run, "ape").notes == []
+    assert read_run(run, "ape").notes == []
 
 
 def test_what_cannot_be_reported_is_refused_with_a_way_out(run: Path, tmp_path: Path) -> None:
