@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor, nn
 
 from rankwise.distributed import all_reduce_mean
+from rankwise.losses.dense import read_dense
+from rankwise.losses.inputs import check_settings, flat, without_ignored
+from rankwise.losses.transforms import plain, transforming
+from rankwise.pairsums import eager
 
 
 @dataclass(frozen=True)
@@ -48,16 +53,78 @@ class Loss(nn.Module, ABC):
 
     Call it with ``logits`` float [A, C]; ``labels`` int64 [A], 0 to C - 1 a positive's class, C background, -1 ignored;
     ``quality`` float [A], the IoU of a positive's predicted box with its ground truth, read only at positives and never
-    given a gradient; ``image`` int64 [A], which image each row is from, optional. It returns a scalar.
+    given a gradient; ``image`` int64 [A], which image each row is from, optional. It returns a scalar. Logits may also
+    be [B, A, C], with the others [B, A]: the first index is then the image. :meth:`dense` takes a target per entry.
     """
 
     #: Whether its box loss needs a head that predicts distances as distributions.
     needs_distributions = False
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Numbers among the arguments of every constructor are checked: ``lam="8"`` fails there and not later."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = check_settings(cls.__init__)  # type: ignore[method-assign]
+
     def forward(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Tensor:
-        return self.outcome(logits, labels, quality, image).loss
+        if transforming():
+            return plain(lambda leaf: self._labelled(leaf, labels, quality, image), logits)
+        return self._labelled(logits, labels, quality, image)
+
+    def _labelled(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Tensor:
+        logits, labels, quality, image = flat(logits, labels, quality, image)
+        return self.outcome(without_ignored(logits, labels), labels, quality, image).loss
+
+    def dense(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+        normalizer: Tensor | float | None = None,
+    ) -> Tensor:
+        """The loss of a target per entry, as the losses of other frameworks take it: a scalar.
+
+        Args:
+            logits: Float [..., C]; the first index is the image.
+            targets: [..., C] in [0, 1]: an entry is positive where its target is above 0, which is then its quality.
+                A row may have several positives.
+            mask: Bool [..., C], or [...] for whole rows: entries where it is False take no part and are not read.
+            weight: How much each entry counts, [..., C] or [...]. Losses over pairs take none.
+            normalizer: What sums over positives are divided by instead of the number of positives.
+
+        Raises:
+            TypeError: If something is not a tensor.
+            ValueError: If something has the wrong shape or type, is out of range, NaN or infinite.
+        """
+
+        def call(leaf: Tensor) -> Tensor:
+            return self.dense_outcome(leaf, targets, mask=mask, weight=weight, normalizer=normalizer).loss
+
+        return plain(call, logits) if transforming() else call(logits)
+
+    @eager
+    def dense_outcome(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+        normalizer: Tensor | float | None = None,
+    ) -> Outcome:
+        """The loss of a target per entry with its parts: what :meth:`dense` returns the first field of."""
+        if weight is not None:
+            raise ValueError(f"{type(self).__name__} takes no weights of single entries; leave weight out")
+        read = read_dense(logits, targets, mask, None, normalizer)
+        outcome = self.outcome(*read.labelled())
+        if read.normalizer is None:
+            return outcome
+        scale = outcome.parts["positives"] / read.normalizer
+        return replace(outcome, loss=outcome.loss * scale.to(outcome.loss.dtype))
 
     @abstractmethod
     def outcome(

@@ -31,13 +31,15 @@ class Block:
         rows: Which.
         logits: Theirs, detached, [rows, C].
         positives: Row within the block and class of each of its positives.
-        ignored: Which rows are ignored, [rows, 1], or None if none is in the whole batch.
+        ignored: Which entries are left out, [rows, 1] or [rows, C], or None if none is in the whole batch.
+        weight: How much each entry counts, [rows, C], or None if all count once.
     """
 
     rows: slice
     logits: Tensor
     positives: tuple[Tensor, Tensor]
     ignored: Tensor | None
+    weight: Tensor | None = None
 
     def only_negatives(self, values: Tensor, otherwise: float = 0) -> Tensor:
         """``values`` [rows, C] with all samples that are no negatives set, in place."""
@@ -62,13 +64,13 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
     starts = list(range(0, count, step))
     first = torch.searchsorted(samples.rows, torch.tensor([*starts, count], device=logits.device)).tolist()
     positives = list(itertools.starmap(slice, itertools.pairwise(first)))
-    ignored = (samples.labels < 0).unsqueeze(1) if samples.has_ignored else None
     inference = torch.is_inference_mode_enabled()  # threads have modes of their own
 
     def one(number: int) -> Result:
         rows, mine = slice(starts[number], starts[number] + step), positives[number]
         place = samples.rows[mine] - rows.start, samples.classes[mine]
-        return work(Block(rows, logits[rows], place, None if ignored is None else ignored[rows]))
+        ignored, weight = (None if part is None else part[rows] for part in (samples.ignored, samples.weight))
+        return work(Block(rows, logits[rows], place, ignored, weight))
 
     def some(begin: int, end: int) -> list[Result]:
         with torch.inference_mode(inference):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, check_loss
+from rankwise.losses.dense import read_dense
 from rankwise.losses.focal import FocalLoss
 from rankwise.losses.inputs import check_choice, read_samples
 from rankwise.pairsums import eager
@@ -67,10 +68,27 @@ class CorrelationLoss(Loss):
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:
-        base = self.loss.outcome(logits, labels, quality, image)
         samples = read_samples(logits, labels, quality, needs_quality=True, finite=False)
-        scores = samples.logits[samples.rows, samples.classes].double().sigmoid()
-        lack = self._lack(scores, samples.positive_quality.double()).to(base.loss.dtype)
+        base = self.loss.outcome(logits, labels, quality, image)
+        return self._added(base, samples.logits[samples.rows, samples.classes], samples.positive_quality)
+
+    @eager
+    def dense_outcome(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+        normalizer: Tensor | float | None = None,
+    ) -> Outcome:
+        read = read_dense(logits, targets, mask, weight, normalizer)
+        base = self.loss.dense_outcome(logits, targets, mask=mask, weight=weight, normalizer=normalizer)
+        return self._added(base, read.logits[read.rows, read.classes], read.quality)
+
+    def _added(self, base: Outcome, positives: Tensor, quality: Tensor) -> Outcome:
+        """The outcome of the other loss with the correlation of its positives [P] added."""
+        lack = self._lack(positives.double().sigmoid(), quality.double()).to(base.loss.dtype)
         parts = {**base.parts, "correlation": (1 - lack).detach()}
         return Outcome(base.loss + self.weight * lack, parts, base.box_weights)
 

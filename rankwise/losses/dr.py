@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.base import Outcome
 from rankwise.losses.blocks import Block, over_blocks
-from rankwise.losses.inputs import Samples, check_choice, read_samples
-from rankwise.losses.samplewise import with_gradient
-from rankwise.pairsums import eager
+from rankwise.losses.inputs import Samples, check_choice
+from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
 
 
-class DRLoss(Loss):
+class DRLoss(SamplewiseLoss):
     """DR loss: the expected score of the hard positives is to lie a margin above that of the hard negatives.
 
     Scores are p = sigmoid(x). Both sets are summed up by an expectation in which hard samples weigh most: positives by
@@ -36,6 +35,9 @@ class DRLoss(Loss):
         weight: τ, multiplies the loss.
         scope: "batch" compares all samples of the batch, "image" each image by itself, averaged over images.
     """
+
+    needs_quality = False
+    takes_weights = False
 
     def __init__(
         self,
@@ -58,11 +60,10 @@ class DRLoss(Loss):
         self.weight = weight
         self.scope = scope
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels, image=image, needs_image=self.scope == "image")
+    def reads_image(self, image: Tensor | None) -> bool:
+        return self.scope == "image"
+
+    def of(self, samples: Samples) -> Outcome:
         detached = samples.logits.detach()
         group, groups = _groups(samples)
         mass, negatives = self._negative_scores(samples, group, groups)
@@ -121,8 +122,8 @@ class DRLoss(Loss):
 
 def _groups(samples: Samples) -> tuple[Tensor, int]:
     """Which group each row is compared in, [A], and how many groups there are."""
-    if samples.image is None or not len(samples.labels):
-        return samples.labels.new_zeros(len(samples.labels), dtype=torch.int64), 1
+    if samples.image is None or not len(samples.logits):
+        return samples.rows.new_zeros(len(samples.logits)), 1
     present, group = samples.image.unique(return_inverse=True)
     return group, len(present)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import read_samples
-from rankwise.losses.samplewise import focal_sum
-from rankwise.pairsums import eager
+from rankwise.losses.base import Outcome
+from rankwise.losses.inputs import Samples
+from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
-class FocalLoss(Loss):
+class FocalLoss(SamplewiseLoss):
     """Focal loss, the usual classification loss of dense detectors: cross entropy in which easy samples count little.
 
     Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
@@ -26,6 +25,8 @@ class FocalLoss(Loss):
         gamma: γ, how fast the weight of an easy sample falls; 0 is weighted cross entropy.
     """
 
+    needs_quality = False
+
     def __init__(self, alpha: float = 0.25, gamma: float = 2.0) -> None:
         super().__init__()
         if not 0 <= alpha <= 1 or gamma < 0:
@@ -33,11 +34,7 @@ class FocalLoss(Loss):
         self.alpha = alpha
         self.gamma = gamma
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels)
+    def of(self, samples: Samples) -> Outcome:
         loss, parts = focal_sum(samples, self.gamma, 1 - self.alpha, self._positive)
         return Outcome(loss, parts)
 

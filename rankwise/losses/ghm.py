@@ -7,14 +7,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankwise.distributed import all_reduce_mean
-from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.base import Outcome
 from rankwise.losses.blocks import Block, negative_regions, over_blocks, score_region, total
-from rankwise.losses.inputs import Samples, read_samples
-from rankwise.losses.samplewise import with_gradient
-from rankwise.pairsums import eager
+from rankwise.losses.inputs import Samples
+from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
 
 
-class GHMLoss(Loss):
+class GHMLoss(SamplewiseLoss):
     """GHM-C: cross entropy in which a sample counts the less, the more samples have a gradient as large as its own.
 
     The size of a sample's gradient is g = |p − target|, p = sigmoid(x). The range of g is cut into ``bins`` regions,
@@ -34,6 +33,9 @@ class GHMLoss(Loss):
 
     counts: Tensor
 
+    needs_quality = False
+    takes_weights = False
+
     def __init__(self, bins: int = 30, momentum: float = 0.75) -> None:
         super().__init__()
         if bins < 1 or not 0 <= momentum < 1:
@@ -42,11 +44,7 @@ class GHMLoss(Loss):
         self.momentum = momentum
         self.register_buffer("counts", torch.zeros(bins, dtype=torch.float64))
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels)
+    def of(self, samples: Samples) -> Outcome:
         detached = samples.logits.detach()
         positives = detached[samples.rows, samples.classes]
         regions = score_region(positives.neg().sigmoid(), self.bins)  # of the positives, [P]
@@ -72,7 +70,7 @@ class GHMLoss(Loss):
             regions = negative_regions(block, block.logits.sigmoid(), self.bins)
             return torch.bincount(regions, minlength=self.bins + 1)
 
-        return total(over_blocks(samples, count), like=samples.labels.new_zeros(self.bins + 1))[: self.bins]
+        return total(over_blocks(samples, count), like=samples.rows.new_zeros(self.bins + 1))[: self.bins]
 
     def _negatives(self, samples: Samples, weights: Tensor, gradient: Tensor) -> Tensor:
         """The negatives' loss; their gradient is written to ``gradient``."""

@@ -5,16 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import read_samples
-from rankwise.losses.samplewise import focal_sum
-from rankwise.pairsums import eager
+from rankwise.losses.base import Outcome
+from rankwise.losses.inputs import Samples
+from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 #: No positive's target is below, as published.
 LEAST_TARGET = 0.01
 
 
-class IABCELoss(Loss):
+class IABCELoss(SamplewiseLoss):
     """IoU-aware binary cross entropy of Align-DETR, the default of LW-DETR and RF-DETR.
 
     Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x) and
@@ -40,11 +39,7 @@ class IABCELoss(Loss):
         self.alpha = alpha
         self.gamma = gamma
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels, quality, needs_quality=True)
+    def of(self, samples: Samples) -> Outcome:
         quality_share = samples.positive_quality.pow(1 - self.alpha)
 
         def positive(x: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 
 import torch
 from torch import Tensor
@@ -26,6 +28,9 @@ class Samples:
         has_ignored: Whether any row is ignored.
         marked: The rows that are not background, positive or ignored, rising, int64 [M].
         marks: Their labels, int64 [M].
+        ignored: Which entries are left out, bool [A, 1] or [A, C]; None if none is.
+        weight: How much each entry counts, [A, C]; None if all count once.
+        normalizer: What sums are divided by instead of the number of positives, or None.
     """
 
     logits: Tensor
@@ -37,6 +42,9 @@ class Samples:
     has_ignored: bool
     marked: Tensor
     marks: Tensor
+    ignored: Tensor | None = None
+    weight: Tensor | None = None
+    normalizer: Tensor | None = None
 
     @property
     def positive_quality(self) -> Tensor:
@@ -58,10 +66,10 @@ def read_samples(
     """Check the arguments of a loss's call and find the positives.
 
     Args:
-        logits: Float [A, C]; half precision is taken up to float32.
-        labels: Integers [A], 0 to C - 1 a positive's class, C background, -1 ignored.
-        quality: Float [A] within [0, 1] at positives; other rows are not looked at.
-        image: Integers [A].
+        logits: Float [A, C] or [B, A, C]; half precision is taken up to float32. Ignored rows are not read.
+        labels: Integers [A] or [B, A], 0 to C - 1 a positive's class, C background, -1 ignored.
+        quality: Float of the labels' shape, in [0, 1] at positives; other rows are not read.
+        image: Integers of the labels' shape; for [B, A, C] logits the first index is the image if not given.
         needs_quality: Whether the loss reads the quality; if not, it is left unchecked.
         needs_image: Whether the loss reads the image indices; if not, they are left unchecked.
         finite: Whether to look for NaN and infinity among the logits; a loss that meets each of them anyway need not.
@@ -69,6 +77,7 @@ def read_samples(
     Raises:
         ValueError: If an argument is missing, of the wrong shape or type, out of range, NaN or infinite.
     """
+    logits, labels, quality, image = flat(logits, labels, quality, image)
     if logits.ndim != 2 or logits.shape[1] == 0 or not logits.is_floating_point():
         raise ValueError(
             f"logits must be floating point of shape [samples, classes], got {logits.dtype} {list(logits.shape)}"
@@ -77,8 +86,6 @@ def read_samples(
     _check_rows("labels", labels, count, integer=True)
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    if finite:
-        check_finite(logits.detach())
     marked = (labels != classes).nonzero().squeeze(1)  # few: all else is background, and so in range
     marks = labels[marked].long()
     lowest, highest = torch.stack(marks.aminmax()).tolist() if len(marks) else (0, 0)
@@ -88,6 +95,9 @@ def read_samples(
             f"labels must be -1 (ignored) to {classes} (background, the number of classes); {len(wrong)} of {count} "
             f"are not, the first is {int(labels[wrong[0]])} in row {int(wrong[0])}"
         )
+    ignored = (labels < 0).unsqueeze(1) if lowest < 0 else None
+    if finite:
+        logits = without_bad_numbers(logits, ignored)
     rows, of = (marked, marks) if lowest >= 0 else (marked[marks >= 0], marks[marks >= 0])
     if needs_image:
         if image is None:
@@ -103,7 +113,66 @@ def read_samples(
         has_ignored=lowest < 0,
         marked=marked,
         marks=marks,
+        ignored=ignored,
     )
+
+
+def flat(
+    logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """What a loss is called with, as rows: [B, A, C] logits become [B · A, C], and the first index is the image.
+
+    Raises:
+        TypeError: If something is not a tensor.
+        ValueError: If labels, quality or image of [B, A, C] logits are not [B, A].
+    """
+    given = {"logits": logits, "labels": labels, "quality": quality, "image": image}
+    for name, value in given.items():
+        if not (isinstance(value, Tensor) or (value is None and name in ("quality", "image"))):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if logits.ndim != 3:
+        return logits, labels, quality, image
+    for name in ("labels", "quality", "image"):
+        value = given[name]
+        if value is not None and value.shape != logits.shape[:2]:
+            raise ValueError(
+                f"{name} must have the shape {list(logits.shape[:2])} for logits of {list(logits.shape)}, "
+                f"got {list(value.shape)}"
+            )
+    if image is None:
+        image = torch.arange(logits.shape[0], device=logits.device)[:, None].expand(labels.shape)
+    quality = None if quality is None else quality.flatten()
+    return logits.flatten(0, 1), labels.flatten(), quality, image.flatten()
+
+
+def without_ignored(logits: Tensor, labels: Tensor) -> Tensor:
+    """The logits [A, C], with zeros in ignored rows where these are NaN or infinite: nobody is to read them.
+
+    On other devices than a CPU the logits come back as they are, since a look at them would wait for the device.
+    """
+    if torch.compiler.is_compiling() or logits.device.type != "cpu" or labels.shape != logits.shape[:1]:
+        return logits
+    rows = (labels < 0).nonzero().squeeze(1)
+    if not len(rows) or bool(logits.detach()[rows].isfinite().all()):
+        return logits
+    return logits.masked_fill((labels < 0).unsqueeze(1), 0.0)
+
+
+def without_bad_numbers(logits: Tensor, ignored: Tensor | None) -> Tensor:
+    """The logits, with zeros for ignored NaN and infinity; a ValueError that says where if others are.
+
+    Args:
+        logits: [A, C].
+        ignored: Which entries are left out, bool [A, 1] or [A, C], or None.
+    """
+    try:
+        check_finite(logits.detach())
+    except ValueError:
+        if ignored is None:
+            raise
+        logits = logits.masked_fill(ignored, 0.0)
+        check_finite(logits.detach())
+    return logits
 
 
 def check_finite(logits: Tensor) -> None:
@@ -152,6 +221,32 @@ def _bad_numbers(name: str, value: Tensor) -> str:
         f"{name}: {nan} of {value.numel()} values are NaN and {infinite} infinite, the first at index {first}. Lower "
         "the learning rate, clip the gradients or look for the layer that overflows"
     )
+
+
+#: What arguments with these annotations must be, and how that is called.
+SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "float": ((int, float), "a number"),
+    "int": (int, "an integer"),
+    "bool": (bool, "True or False"),
+}
+
+
+def check_settings(constructor: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of a loss, which checks that numbers are numbers; by its annotations, "| None" allows None."""
+    signature = inspect.signature(constructor)
+
+    @wraps(constructor)
+    def checked(self: object, *args: object, **kwargs: object) -> None:
+        for name, value in signature.bind(self, *args, **kwargs).arguments.items():
+            kind, _, optional = str(signature.parameters[name].annotation).partition(" | ")
+            wanted = SETTINGS.get(kind)
+            if wanted is None or (optional == "None" and value is None):
+                continue
+            if not isinstance(value, wanted[0]) or (isinstance(value, bool) and kind != "bool"):
+                raise TypeError(f"{type(self).__name__}: {name} must be {wanted[1]}, got {value!r}")
+        constructor(self, *args, **kwargs)
+
+    return checked
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import read_samples
-from rankwise.losses.samplewise import focal_sum
-from rankwise.pairsums import eager
+from rankwise.losses.base import Outcome
+from rankwise.losses.inputs import Samples
+from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
-class MALoss(Loss):
+class MALoss(SamplewiseLoss):
     """Matching-aware loss of DEIM: varifocal loss in which positives with poor boxes keep their weight.
 
     Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
@@ -33,11 +32,7 @@ class MALoss(Loss):
         self.gamma = gamma
         self.alpha = alpha
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels, quality, needs_quality=True)
+    def of(self, samples: Samples) -> Outcome:
         target = samples.positive_quality.pow(self.gamma)
 
         def positive(x: Tensor) -> Tensor:

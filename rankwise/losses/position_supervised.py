@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import Samples, read_samples
-from rankwise.losses.samplewise import focal_sum
-from rankwise.pairsums import eager
+from rankwise.losses.base import Outcome
+from rankwise.losses.inputs import Samples
+from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
-class PositionSupervisedLoss(Loss):
+class PositionSupervisedLoss(SamplewiseLoss):
     """Position-supervised loss of Stable-DINO: focal loss with a target made of the box alone.
 
     Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x) and
@@ -43,11 +42,10 @@ class PositionSupervisedLoss(Loss):
         self.gamma = gamma
         self.power = power
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels, quality, image, needs_quality=True, needs_image=image is not None)
+    def reads_image(self, image: Tensor | None) -> bool:
+        return image is not None
+
+    def of(self, samples: Samples) -> Outcome:
         target = _over_best(samples.positive_quality.pow(self.power), samples)
 
         def positive(x: Tensor) -> Tensor:

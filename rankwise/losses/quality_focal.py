@@ -5,13 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import read_samples
-from rankwise.losses.samplewise import focal_sum
-from rankwise.pairsums import eager
+from rankwise.losses.base import Outcome
+from rankwise.losses.inputs import Samples
+from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
-class QualityFocalLoss(Loss):
+class QualityFocalLoss(SamplewiseLoss):
     """Quality focal loss: focal loss whose target for a positive is the quality q of its box instead of 1.
 
     Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x) and
@@ -31,11 +30,7 @@ class QualityFocalLoss(Loss):
             raise ValueError(f"beta must be at least 0, got {beta}")
         self.beta = beta
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels, quality, needs_quality=True)
+    def of(self, samples: Samples) -> Outcome:
         target = samples.positive_quality
 
         def positive(x: Tensor) -> Tensor:

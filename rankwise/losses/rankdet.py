@@ -7,18 +7,18 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.base import Outcome
 from rankwise.losses.blocks import Block, negative_regions, over_blocks, total
-from rankwise.losses.inputs import Samples, check_choice, read_samples
-from rankwise.losses.samplewise import with_gradient
-from rankwise.pairsums import Method, eager
+from rankwise.losses.inputs import Samples, check_choice
+from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
+from rankwise.pairsums import Method
 from rankwise.pairsums.product import product_sums
 
 #: Pairs of positives taken at once by the dense method: 4 million make 32 MB.
 PAIRS = 1 << 22
 
 
-class RankDetLoss(Loss):
+class RankDetLoss(SamplewiseLoss):
     """RankDetNet's two ranking losses: positives shall score above negatives, and positives in order of their quality.
 
     Both are over pairs of scores f = sigmoid(x), each pair with an error d, and both are the sum of (d / Σ d) · d: a
@@ -43,6 +43,8 @@ class RankDetLoss(Loss):
         method: "fast" takes the pairs of positives at linear cost, exact; "dense" one by one, the definition.
     """
 
+    takes_weights = False
+
     def __init__(self, alpha: float = 1.0, groups: int = 100, method: Method = "fast") -> None:
         super().__init__()
         if not 0 < alpha <= 10 or groups < 1:
@@ -52,11 +54,7 @@ class RankDetLoss(Loss):
         check_choice("method", method, get_args(Method))
         self.method: Method = method
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels, quality, needs_quality=True)
+    def of(self, samples: Samples) -> Outcome:
         detached = samples.logits.detach()
         scores = detached[samples.rows, samples.classes].double().sigmoid()  # [P]
         count, mean = self._negative_groups(samples)

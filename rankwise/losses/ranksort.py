@@ -73,7 +73,8 @@ class RankSortLoss(Loss):
                 gradients.append((gradient - above / (among + above)) / number)
             place = torch.cat([labels.new_zeros(0, dtype=torch.int64), *(group.place for group in groups)])
         loss = error_driven(logits, ranking + sorting, pushed, place, torch.cat(gradients))
-        parts = {"ranking": ranking.to(loss.dtype), "sorting": sorting.to(loss.dtype)}
+        parts = {"positives": torch.full_like(ranking, number)}
+        parts |= {"ranking": ranking.to(loss.dtype), "sorting": sorting.to(loss.dtype)}
         return Outcome(loss, parts)
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:

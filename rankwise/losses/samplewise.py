@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,8 +13,55 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rankwise.distributed import all_reduce_mean, world_size
+from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.blocks import Block, over_blocks, total
-from rankwise.losses.inputs import Samples
+from rankwise.losses.dense import read_dense
+from rankwise.losses.inputs import Samples, read_samples
+from rankwise.pairsums import eager
+
+
+class SamplewiseLoss(Loss):
+    """A loss with one term per sample: it reads the samples, and says in ``of`` what comes of them."""
+
+    #: Whether it reads the quality of positives.
+    needs_quality: ClassVar[bool] = True
+    #: Whether it is a sum over samples divided by the number of positives, so that weights and a normaliser fit.
+    takes_weights: ClassVar[bool] = True
+
+    @abstractmethod
+    def of(self, samples: Samples) -> Outcome:
+        """The loss of samples that were read."""
+
+    def reads_image(self, image: Tensor | None) -> bool:
+        """Whether it reads which image each row is from, if it was given so."""
+        return False
+
+    @eager
+    def outcome(
+        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
+    ) -> Outcome:
+        reads = {"needs_quality": self.needs_quality, "needs_image": self.reads_image(image)}
+        return self._counted(read_samples(logits, labels, quality, image, **reads))
+
+    @eager
+    def dense_outcome(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+        normalizer: Tensor | float | None = None,
+    ) -> Outcome:
+        if not self.takes_weights and not (weight is None and normalizer is None):
+            raise ValueError(f"{type(self).__name__} has its own weighting; leave weight and normalizer out")
+        samples = read_dense(logits, targets, mask, weight, normalizer).samples()
+        return self._counted(samples if self.reads_image(samples.image) else replace(samples, image=None))
+
+    def _counted(self, samples: Samples) -> Outcome:
+        outcome = self.of(samples)
+        number = torch.full_like(outcome.loss.detach(), len(samples.rows))
+        return replace(outcome, parts={"positives": number, **outcome.parts})
 
 
 class _KnownGradient(torch.autograd.Function):
@@ -38,7 +88,9 @@ def with_gradient(logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def world_positives(samples: Samples) -> Tensor:
-    """The number of positives a process has on average, of at least 1 in all: what sums over samples are divided by."""
+    """What sums are divided by: if not given, the positives a process has on average, at least 1 in all."""
+    if samples.normalizer is not None:
+        return samples.normalizer
     return all_reduce_mean(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=1 / world_size())
 
 
@@ -77,11 +129,16 @@ def focal_sum(
         else:
             torch.sub(1, p, out=slope).mul_(cross_entropy).mul_(gamma).add_(p)
         modulation = block.only_negatives(p.square_() if gamma == 2 else p.pow_(gamma))
+        if block.weight is not None:
+            modulation.mul_(block.weight)
         slope.mul_(modulation).mul_(scale)
         return modulation.mul_(cross_entropy).sum()
 
     negatives = scale * total(over_blocks(samples, negatives_of), like=logits.new_zeros(()))
     terms, slope = _derived(positive, logits[samples.rows, samples.classes])
+    if samples.weight is not None:
+        weights = samples.weight[samples.rows, samples.classes]
+        terms, slope = terms * weights, slope * weights
     gradient[samples.rows, samples.classes] = slope / count
     positives = terms.sum(dtype=torch.float64) / count
     loss = with_gradient(samples.logits, negatives + positives, gradient)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.inputs import read_samples
-from rankwise.losses.samplewise import focal_sum
-from rankwise.pairsums import eager
+from rankwise.losses.base import Outcome
+from rankwise.losses.inputs import Samples
+from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
-class VarifocalLoss(Loss):
+class VarifocalLoss(SamplewiseLoss):
     """Varifocal loss: positives learn the quality q of their box and count by it, easy negatives count little.
 
     Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
@@ -33,11 +32,7 @@ class VarifocalLoss(Loss):
         self.alpha = alpha
         self.gamma = gamma
 
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        samples = read_samples(logits, labels, quality, needs_quality=True)
+    def of(self, samples: Samples) -> Outcome:
         target = samples.positive_quality
 
         def positive(x: Tensor) -> Tensor:

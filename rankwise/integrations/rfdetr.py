@@ -1,0 +1,100 @@
+"""Train Roboflow's RF-DETR (the package ``rfdetr``) by ranking."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torchvision.ops import box_convert
+
+from rankwise.boxes import paired_iou
+from rankwise.losses import APELoss
+from rankwise.losses.base import Loss, check_loss
+
+if TYPE_CHECKING:
+    Target = TypeVar("Target")
+
+
+def use_ranking(model: Target, loss: Loss | None = None) -> Target:
+    """Makes RF-DETR train by ranking, and returns what it was given. Its own ``model.train(…)`` follows.
+
+    The IoU-aware cross entropy of the classes gives way to the ranking loss, under its name ``loss_ce`` and with its
+    weight ``cls_loss_coef``. Every output is ranked by itself: the last decoder layer, the auxiliary ones and the
+    encoder's proposals; query groups rank each by itself, and the loss is their mean. Matching and box losses stay.
+
+    Args:
+        model: An ``RFDETRNano()`` or another of its models, or what has the criterion: an ``RFDETRModelModule``, or a
+            ``SetCriterion`` itself.
+        loss: Any loss of ``rankwise.losses``; APE loss if not given.
+
+    Raises:
+        TypeError: If ``model`` is none of these, or ``loss`` not a loss.
+    """
+    loss = APELoss() if loss is None else check_loss(loss)
+    from rfdetr.detr import RFDETR
+    from rfdetr.models.criterion import SetCriterion
+
+    if isinstance(model, RFDETR):
+        model.train = partial(_train, type(model).train, model, loss)  # type: ignore[method-assign]
+        return model
+    criterion = getattr(model, "criterion", model)
+    if not isinstance(criterion, SetCriterion):
+        raise TypeError(f"use_ranking takes a model of rfdetr or its criterion, not {type(model).__name__}")
+    criterion.__class__ = _ranking_class(SetCriterion)
+    criterion.ranking = loss
+    return model
+
+
+def _train(own: Any, model: Any, loss: Loss, **settings: Any) -> Any:
+    """The model's own training; it makes its Lightning module inside, which here gets the ranking loss."""
+    import rfdetr.training
+
+    kind = rfdetr.training.RFDETRModelModule
+    with patch.object(rfdetr.training, "RFDETRModelModule", lambda *args: use_ranking(kind(*args), loss)):
+        return own(model, **settings)
+
+
+def _ranking_class(base: Any) -> Any:
+    """The subclass of its criterion that ranks: compiled training leaves the losses of subclasses alone."""
+
+    class RankingCriterion(base):  # type: ignore[misc]
+        ranking: Loss
+
+        def loss_labels(
+            self,
+            outputs: dict[str, Any],
+            targets: list[dict[str, Tensor]],
+            indices: list[tuple[Tensor, Tensor]],
+            num_boxes: Tensor,
+            log: bool = True,
+            matched_targets: Any = None,
+        ) -> dict[str, Tensor]:
+            logits, boxes = outputs["pred_logits"].float(), outputs["pred_boxes"].detach().float()
+            classes, at = logits.shape[-1], self._get_src_permutation_idx(indices)
+            pairs = [(target, matched) for target, (_, matched) in zip(targets, indices, strict=True)]
+            kinds = torch.cat([target["labels"][matched] for target, matched in pairs])
+            truth = torch.cat([target["boxes"][matched] for target, matched in pairs]).to(boxes)
+            valid = self._matched_valid_mask(targets, indices)  # the filler of padded targets is background
+            if valid is not None:
+                kinds = torch.where(valid.bool(), kinds, classes)
+            labels = torch.full(logits.shape[:2], classes, device=logits.device)
+            labels[at] = kinds
+            quality = boxes.new_zeros(labels.shape)
+            quality[at] = paired_iou(*(box_convert(part, "cxcywh", "xyxy") for part in (boxes[at], truth)))
+            groups = self.group_detr if self.training else 1
+            size, loss = labels.shape[1] // groups, self.ranking.to(logits.device)
+            image = torch.arange(len(labels), device=logits.device).repeat_interleave(size)
+            total = logits.new_zeros(())
+            for start in range(0, groups * size, size):
+                part = slice(start, start + size)
+                total = total + loss(
+                    logits[:, part].flatten(0, 1), labels[:, part].flatten(), quality[:, part].flatten(), image
+                )
+            # Callers may pass 1 to divide by the number of boxes themselves.
+            share = (labels < classes).sum() / num_boxes
+            return {"loss_ce": total / groups * share}
+
+    return RankingCriterion

@@ -1,0 +1,206 @@
+"""Reading dense targets: a target for every entry, several positives in one row, masks and weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rankwise.losses.inputs import ROUNDING, Samples, without_bad_numbers
+
+#: Entries so far below the lowest positive add nothing to a ranking, whatever its distance.
+FAR_BELOW = 1e6
+
+#: A ranking takes rows with several positives apart if no more than this share of the rows is added.
+FEW_ADDED = 0.25
+
+
+@dataclass(frozen=True)
+class DenseTargets:
+    """Dense targets after the checks, as rows.
+
+    Attributes:
+        logits: Attached to the graph, at least float32, [A, C].
+        rows: The rows of the P positives, rising, int64 [P].
+        classes: Each positive's class, int64 [P].
+        quality: Each positive's target, in the logits' type, [P].
+        image: Which image each row is from, int64 [A].
+        ignored: Which entries are left out, bool [A, C] or [A, 1]; None if none is.
+        weight: How much each entry counts, [A, C]; None if all count once.
+        normalizer: What sums are divided by instead of the number of positives, or None.
+    """
+
+    logits: Tensor
+    rows: Tensor
+    classes: Tensor
+    quality: Tensor
+    image: Tensor
+    ignored: Tensor | None
+    weight: Tensor | None
+    normalizer: Tensor | None
+
+    def samples(self) -> Samples:
+        """The samples that losses with one term per sample read."""
+        return Samples(
+            logits=without_bad_numbers(self.logits, self.ignored),
+            labels=self.rows[:0],
+            rows=self.rows,
+            classes=self.classes,
+            quality=self.quality,
+            image=self.image,
+            has_ignored=self.ignored is not None,
+            marked=self.rows,
+            marks=self.classes,
+            ignored=self.ignored,
+            weight=self.weight,
+            normalizer=self.normalizer,
+        )
+
+    def labelled(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same samples for a ranking, with at most one positive per row: logits, labels, quality and image.
+
+        Without a mask and with one positive per row the logits are passed on as they are. Masked entries are moved far
+        below all positives. A positive that is not the first of its row moves to a row of its own; where there are
+        many, every entry becomes a row.
+        """
+        logits, (count, classes) = self.logits, self.logits.shape
+        later = torch.zeros_like(self.rows, dtype=torch.bool)
+        later[1:] = self.rows[1:] == self.rows[:-1]
+        if int(later.sum()) > FEW_ADDED * count:
+            return self._entries()
+        low = self._far_below()
+        if self.ignored is not None:
+            logits = logits.masked_fill(self.ignored, low)
+        labels = torch.full((count,), classes, device=logits.device)
+        quality = self.quality.new_zeros(count)
+        first = self.rows[~later]
+        labels[first], quality[first] = self.classes[~later], self.quality[~later]
+        if not bool(later.any()):
+            return logits, labels, quality, self.image
+        moved = self.rows[later], self.classes[later]
+        added = torch.full((len(moved[0]), classes), low, dtype=logits.dtype, device=logits.device)
+        added = torch.cat([logits[moved].unsqueeze(1), added[:, 1:]], 1)
+        emptied = torch.zeros_like(logits, dtype=torch.bool)
+        emptied[moved] = True
+        return (
+            torch.cat([logits.masked_fill(emptied, low), added]),
+            torch.cat([labels, labels.new_zeros(len(added))]),
+            torch.cat([quality, self.quality[later]]),
+            torch.cat([self.image, self.image[moved[0]]]),
+        )
+
+    def _entries(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Every entry as a row of one class."""
+        count, classes = self.logits.shape
+        logits, where = self.logits, self.rows * classes + self.classes
+        labels = torch.ones(count * classes, dtype=torch.int64, device=logits.device)
+        quality = self.quality.new_zeros(count * classes)
+        labels[where], quality[where] = 0, self.quality
+        if self.ignored is not None:
+            labels[self.ignored.expand(count, classes).flatten()] = -1
+            logits = logits.masked_fill(self.ignored, self._far_below())
+        return logits.reshape(-1, 1), labels, quality, self.image.repeat_interleave(classes)
+
+    def _far_below(self) -> float:
+        positives = self.logits.detach()[self.rows, self.classes]
+        lowest = float(positives.min()) if len(positives) else 0.0
+        return (lowest if math.isfinite(lowest) else 0.0) - FAR_BELOW
+
+
+def read_dense(
+    logits: Tensor,
+    targets: Tensor,
+    mask: Tensor | None = None,
+    weight: Tensor | None = None,
+    normalizer: Tensor | float | None = None,
+) -> DenseTargets:
+    """Check the arguments of a loss's dense call and find the positives.
+
+    Args:
+        logits: Float [..., C]; half precision is taken up to float32. The first index is the image.
+        targets: [..., C] in [0, 1]: positive where above 0, and then its quality.
+        mask: Bool [..., C], or [...] for whole rows, or what broadcasts to it: False entries are not read.
+        weight: How much each entry counts, float, in a shape as for ``mask``.
+        normalizer: What sums are divided by instead of the number of positives.
+
+    Raises:
+        TypeError: If something is not a tensor.
+        ValueError: If something has the wrong shape or type, is out of range, NaN or infinite.
+    """
+    for name, value in {"logits": logits, "targets": targets, "mask": mask, "weight": weight}.items():
+        if not (isinstance(value, Tensor) or (value is None and name in ("mask", "weight"))):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if logits.ndim < 2 or logits.shape[-1] == 0 or not logits.is_floating_point():
+        raise ValueError(
+            f"logits must be floating point of shape [..., classes], got {logits.dtype} {list(logits.shape)}"
+        )
+    if targets.shape != logits.shape or targets.is_complex():
+        raise ValueError(
+            f"targets must have the shape of logits, {list(logits.shape)}, got {targets.dtype} {list(targets.shape)}"
+        )
+    classes, images = logits.shape[-1], logits.shape[0]
+    working = torch.promote_types(logits.dtype, torch.float32)
+    ignored = None
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise ValueError(f"mask must be bool, True where an entry counts, got {mask.dtype}")
+        ignored = ~_entries("mask", mask, logits)
+        targets = targets.reshape(-1, classes).masked_fill(ignored, 0)
+    rows_of_targets = targets.detach().reshape(-1, classes)
+    if not rows_of_targets.is_floating_point():
+        rows_of_targets = rows_of_targets.to(working)
+    _check_range(rows_of_targets)
+    some = (rows_of_targets.amax(1) > 0).nonzero().squeeze(1) if len(rows_of_targets) else targets.new_zeros(0).long()
+    picked = rows_of_targets[some]
+    which, kind = (picked > 0).nonzero(as_tuple=True)
+    if weight is not None:
+        weight = _entries("weight", weight.detach(), logits).expand(-1, classes).to(working)
+        counted = weight if ignored is None else weight.masked_fill(ignored, 0)
+        if not bool((counted.isfinite() & (counted >= 0)).all()):
+            raise ValueError("weight must be finite and at least 0")
+    image = torch.arange(images, device=logits.device).repeat_interleave(len(rows_of_targets) // max(1, images))
+    return DenseTargets(
+        logits=logits.reshape(-1, classes).to(working),
+        rows=some[which],
+        classes=kind,
+        quality=picked[which, kind].to(working).clamp(0, 1),
+        image=image,
+        ignored=ignored,
+        weight=weight,
+        normalizer=None if normalizer is None else _normalizer(normalizer, logits.device, working),
+    )
+
+
+def _entries(name: str, value: Tensor, logits: Tensor) -> Tensor:
+    """A mask or weight for rows, [A, C] or [A, 1]."""
+    if value.shape == logits.shape[:-1] != logits.shape:
+        return value.reshape(-1, 1)
+    try:
+        return value.broadcast_to(logits.shape).reshape(-1, logits.shape[-1])
+    except RuntimeError:
+        raise ValueError(
+            f"{name} must have the shape {list(logits.shape)}, or {list(logits.shape[:-1])} for whole rows, "
+            f"got {list(value.shape)}"
+        ) from None
+
+
+def _check_range(targets: Tensor) -> None:
+    if not targets.numel():
+        return
+    low, high = (float(value) for value in targets.aminmax())
+    if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # also for NaN
+        wrong = ~((targets >= -ROUNDING) & (targets <= 1 + ROUNDING))
+        first = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"targets must be in [0, 1]; {int(wrong.sum())} of {targets.numel()} are not, the first is "
+            f"{float(targets[tuple(first)]):g} in row {first[0]}, class {first[1]}"
+        )
+
+
+def _normalizer(value: Tensor | float, device: torch.device, dtype: torch.dtype) -> Tensor:
+    scalar = torch.as_tensor(value, device=device, dtype=dtype).detach()
+    if scalar.ndim or (device.type == "cpu" and not float(scalar) > 0):
+        raise ValueError(f"normalizer must be a single number above 0, got {value}")
+    return scalar

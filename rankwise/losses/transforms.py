@@ -1,0 +1,42 @@
+"""Losses inside ``torch.func.grad`` and its kin, whose tensors are wrapped: value and gradient are taken outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def transforming() -> bool:
+    """Whether a transform of ``torch.func`` is active; never while a graph is compiled."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+class _Plain(torch.autograd.Function):
+    """A function of the logits; in ``forward`` they are plain tensors, whatever wraps them outside."""
+
+    @staticmethod
+    def forward(logits: Tensor, call: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            leaf = logits.detach().requires_grad_()
+            value = call(leaf)
+            (gradient,) = torch.autograd.grad(value, leaf)
+        return value.detach(), gradient
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return upstream.to(gradient.dtype) * gradient, None
+
+
+def plain(call: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+    """``call(logits)`` with its gradient, where a transform of ``torch.func`` has wrapped the logits."""
+    value: Tensor = _Plain.apply(logits, call)[0]
+    return value

@@ -1,0 +1,214 @@
+"""The call with a target per entry, true of every loss: several positives in a row, masks, weights, a normaliser."""
+
+import copy
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_losses_all import ALL, gradient_of
+from torch import Tensor
+
+from rankwise.losses import APELoss, FocalLoss, Loss, MALoss, PairwiseError, QualityFocalLoss, Step, ValidNegatives
+from rankwise.losses.samplewise import SamplewiseLoss
+
+IMAGES, ROWS, CLASSES = 2, 60, 5
+
+
+@pytest.fixture(params=ALL, ids=lambda value: value.__name__)
+def loss(request: Any) -> Loss:
+    made: Loss = request.param()
+    return made
+
+
+def scene(several: int = 0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits and targets [B, A, C]: 12 rows with a positive, and so many of them with a second one."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(IMAGES * ROWS, CLASSES, generator=generator, dtype=torch.float64) - 2
+    targets = torch.zeros_like(logits)
+    rows = torch.randperm(len(logits), generator=generator)[: max(12, several)]
+    kinds = torch.randint(CLASSES, (len(rows),), generator=generator)
+    targets[rows, kinds] = 0.1 + 0.9 * torch.rand(len(rows), generator=generator, dtype=torch.float64)
+    targets[rows[:several], (kinds[:several] + 1) % CLASSES] = 0.5
+    return logits.view(IMAGES, ROWS, CLASSES), targets.view(IMAGES, ROWS, CLASSES)
+
+
+def entry_by_entry(loss: Loss, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The loss and its gradient with every entry as a row of one class, those masked left out."""
+    kept = torch.ones_like(targets, dtype=torch.bool) if mask is None else mask.expand_as(targets)
+    flat = logits.detach()[kept].unsqueeze(1).requires_grad_()
+    image = torch.arange(len(logits))[:, None, None].expand_as(targets)[kept]
+    value = copy.deepcopy(loss)(flat, (targets[kept] <= 0).long(), targets[kept], image)
+    gradient = torch.zeros_like(logits)
+    gradient[kept] = gradient_of(value, flat).squeeze(1)
+    return value.detach(), gradient
+
+
+def assert_dense(loss: Loss, logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> None:
+    leaf = logits.detach().requires_grad_()
+    value = copy.deepcopy(loss).dense(leaf, targets, mask=mask)
+    expected, gradient = entry_by_entry(loss, logits, targets, mask)
+    torch.testing.assert_close(value.detach(), expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(gradient_of(value, leaf), gradient, rtol=1e-5, atol=1e-9)
+
+
+#: RankDet ranks the positives of each class: as rows of one class they are all of one.
+def by_class(loss: Loss) -> bool:
+    return type(loss).__name__ == "RankDetLoss"
+
+
+@pytest.mark.parametrize("several", [0, 5, 100], ids=["one per row", "a few with two", "most with two"])
+def test_is_the_loss_of_every_entry_as_a_row(loss: Loss, several: int) -> None:
+    if by_class(loss):
+        pytest.skip("its classes make a difference")
+    assert_dense(loss, *scene(several))
+
+
+def test_agrees_with_labels(loss: Loss) -> None:
+    logits, targets = scene()
+    quality, labels = targets.max(-1)
+    labels = torch.where(quality > 0, labels, CLASSES)
+    first, second = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    dense, labelled = copy.deepcopy(loss).dense(first, targets), copy.deepcopy(loss)(second, labels, quality)
+    torch.testing.assert_close(dense, labelled, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient_of(dense, first), gradient_of(labelled, second), rtol=1e-12, atol=1e-12)
+    image = torch.arange(IMAGES).repeat_interleave(ROWS)
+    rows = copy.deepcopy(loss)(logits.flatten(0, 1), labels.flatten(), quality.flatten(), image)
+    torch.testing.assert_close(labelled, rows)
+
+
+@pytest.mark.parametrize("several", [0, 5, 100], ids=["one per row", "a few with two", "most with two"])
+def test_masked_entries_are_not_read(loss: Loss, several: int) -> None:
+    logits, targets = scene(several)
+    mask = torch.rand(logits.shape, generator=torch.Generator().manual_seed(7)) > 0.3
+    spoiled = logits.masked_fill(~mask, -torch.inf)
+    spoiled[0, 0, 0], mask[0, 0, 0] = torch.nan, False
+    filled = targets.masked_fill(~mask, torch.nan)
+    leaf = spoiled.requires_grad_()
+    value = copy.deepcopy(loss).dense(leaf, filled, mask=mask)
+    gradient = gradient_of(value, leaf)
+    assert not gradient[~mask].any()
+    if not by_class(loss):
+        expected, wanted = entry_by_entry(loss, logits, targets, mask)
+        torch.testing.assert_close(value.detach(), expected, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-9)
+
+
+def test_a_mask_of_rows_is_like_ignored_labels(loss: Loss) -> None:
+    logits, targets = scene()
+    mask = torch.rand(IMAGES, ROWS, generator=torch.Generator().manual_seed(7)) > 0.3
+    quality, labels = targets.max(-1)
+    labels = torch.where(quality > 0, labels, CLASSES).masked_fill(~mask, -1)
+    spoiled = logits.masked_fill(~mask[..., None], -torch.inf).requires_grad_()
+    value = copy.deepcopy(loss)(spoiled, labels, quality)
+    torch.testing.assert_close(copy.deepcopy(loss).dense(spoiled, targets, mask=mask), value, rtol=1e-9, atol=1e-12)
+    assert not gradient_of(value, spoiled)[~mask].any()
+
+
+def test_every_loss_reports_its_positives(loss: Loss) -> None:
+    logits, targets = scene(5)
+    assert loss.dense_outcome(logits, targets).parts["positives"].item() == 17
+    labels = torch.full((ROWS,), CLASSES)
+    labels[:3] = 1
+    assert loss.outcome(logits[0], labels, torch.rand(ROWS)).parts["positives"].item() == 3
+
+
+def test_a_normalizer_replaces_the_number_of_positives(loss: Loss) -> None:
+    logits, targets = scene(5)
+    if isinstance(loss, SamplewiseLoss) and not loss.takes_weights:
+        with pytest.raises(ValueError, match="has its own weighting"):
+            loss.dense(logits, targets, normalizer=3.0)
+        return
+    addition = loss.dense_outcome(logits, targets).parts.get("correlation", torch.ones(()))
+    fixed = 0.2 * (1 - addition)  # the correlation is a mean already
+    plain = loss.dense(logits, targets) - fixed
+    torch.testing.assert_close(loss.dense(logits, targets, normalizer=torch.tensor(34.0)) - fixed, plain / 2)
+
+
+def test_weights_multiply_the_terms_of_entries() -> None:
+    logits, targets = scene(5)
+    weight = torch.rand(logits.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    for loss in (FocalLoss(), QualityFocalLoss(), MALoss()):
+        leaf = logits.clone().requires_grad_()
+        value = loss.dense(leaf, targets, weight=weight, normalizer=1.0)
+        gradient = gradient_of(value, leaf)
+        terms = torch.zeros_like(logits)
+        for at in torch.cartesian_prod(torch.arange(IMAGES), torch.arange(0, ROWS, 20), torch.arange(CLASSES)):
+            only = torch.zeros_like(targets, dtype=torch.bool)
+            only[tuple(at)] = True
+            leaf = logits.clone().requires_grad_()
+            one = loss.dense(leaf, targets, mask=only, normalizer=1.0)
+            terms[tuple(at)] = gradient_of(one, leaf)[tuple(at)] * weight[tuple(at)]
+        rows = slice(0, ROWS, 20)
+        torch.testing.assert_close(gradient[:, rows], terms[:, rows], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            loss.dense(logits, targets, weight=weight[:, :, :1].squeeze(-1)),
+            loss.dense(logits, targets, weight=weight[:, :, :1].expand_as(logits)),
+        )
+
+
+def test_composed_losses_with_floors_and_a_limit_of_negatives() -> None:
+    for loss in (
+        PairwiseError(balance=ValidNegatives(0.5)),
+        PairwiseError(Step(0.3), max_negatives=40),
+        APELoss(cut=4, scope="image"),
+    ):
+        logits, targets = scene(5)
+        mask = torch.rand(logits.shape, generator=torch.Generator().manual_seed(7)) > 0.3
+        assert_dense(loss, logits, targets, mask)
+
+
+def test_no_positives_and_nothing_at_all(loss: Loss) -> None:
+    for shape in ((2, 7, 3), (0, 7, 3), (2, 0, 3)):
+        leaf = torch.zeros(shape, requires_grad=True)
+        value = loss.dense(leaf, torch.zeros(shape), mask=torch.ones(shape[:2], dtype=torch.bool))
+        assert value.isfinite()
+        assert gradient_of(value, leaf).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"logits": np.zeros((2, 3))}, TypeError, "logits must be a torch.Tensor, got ndarray"),
+        ({"targets": 1.0}, TypeError, "targets must be a torch.Tensor, got float"),
+        ({"targets": torch.zeros(2, 4)}, ValueError, "targets must have the shape of logits"),
+        (
+            {"targets": torch.full((2, 3), 1.5)},
+            ValueError,
+            r"targets must be in \[0, 1\]; 6 of 6.*1.5 in row 0, class 0",
+        ),
+        ({"targets": torch.full((2, 3), torch.nan)}, ValueError, r"targets must be in \[0, 1\].*nan in row 0"),
+        ({"mask": torch.zeros(2, 3)}, ValueError, "mask must be bool"),
+        ({"mask": torch.ones(5, dtype=torch.bool)}, ValueError, r"mask must have the shape \[2, 3\], or \[2\]"),
+        ({"normalizer": 0.0}, ValueError, "normalizer must be a single number above 0"),
+    ],
+)
+def test_bad_arguments_are_errors_that_say_what(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"logits": torch.zeros(2, 3), "targets": torch.zeros(2, 3)} | change
+    with pytest.raises(error, match=message):
+        APELoss().dense(**arguments)
+
+
+def test_arrays_and_scalars_are_refused_in_the_call_with_labels(loss: Loss) -> None:
+    logits, labels = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)
+    for name, call in {
+        "logits": (np.zeros((4, 2)), labels, None),
+        "labels": (logits, 1, None),
+        "quality": (logits, labels, 0.5),
+    }.items():
+        with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got"):
+            loss(*call)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("made", [t for t in ALL if "lam" in (t.__init__.__annotations__)])
+def test_a_number_in_quotes_is_refused(made: type[Loss]) -> None:
+    with pytest.raises(TypeError, match=re.escape(f"{made.__name__}: lam must be a number, got '8'")):
+        made(lam="8")  # type: ignore[call-arg]
+
+
+def test_gradients_by_torch_func(loss: Loss) -> None:
+    logits, targets = scene()
+    leaf = logits.clone().requires_grad_()
+    expected = gradient_of(copy.deepcopy(loss).dense(leaf, targets), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda x: loss.dense(x, targets))(logits), expected)
