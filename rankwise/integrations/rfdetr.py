@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-from unittest.mock import patch
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,11 +13,10 @@ from rankwise.boxes import paired_iou
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss, check_loss
 
-if TYPE_CHECKING:
-    Target = TypeVar("Target")
+Given = TypeVar("Given")
 
 
-def use_ranking(model: Target, loss: Loss | None = None) -> Target:
+def use_ranking(model: Given, loss: Loss | None = None) -> Given:
     """Makes RF-DETR train by ranking, and returns what it was given. Its own ``model.train(…)`` follows.
 
     The IoU-aware cross entropy of the classes gives way to the ranking loss, under its name ``loss_ce`` and with its
@@ -38,9 +36,9 @@ def use_ranking(model: Target, loss: Loss | None = None) -> Target:
     from rfdetr.models.criterion import SetCriterion
 
     if isinstance(model, RFDETR):
-        model.train = partial(_train, type(model).train, model, loss)  # type: ignore[method-assign]
+        model.train = partial(_train, type(model).train, model, loss)
         return model
-    criterion = getattr(model, "criterion", model)
+    criterion: Any = getattr(model, "criterion", model)
     if not isinstance(criterion, SetCriterion):
         raise TypeError(f"use_ranking takes a model of rfdetr or its criterion, not {type(model).__name__}")
     criterion.__class__ = _ranking_class(SetCriterion)
@@ -50,17 +48,20 @@ def use_ranking(model: Target, loss: Loss | None = None) -> Target:
 
 def _train(own: Any, model: Any, loss: Loss, **settings: Any) -> Any:
     """The model's own training; it makes its Lightning module inside, which here gets the ranking loss."""
-    import rfdetr.training
+    from rfdetr import training
 
-    kind = rfdetr.training.RFDETRModelModule
-    with patch.object(rfdetr.training, "RFDETRModelModule", lambda *args: use_ranking(kind(*args), loss)):
+    kind = training.RFDETRModelModule
+    training.RFDETRModelModule = lambda *args: use_ranking(kind(*args), loss)
+    try:
         return own(model, **settings)
+    finally:
+        training.RFDETRModelModule = kind
 
 
 def _ranking_class(base: Any) -> Any:
     """The subclass of its criterion that ranks: compiled training leaves the losses of subclasses alone."""
 
-    class RankingCriterion(base):  # type: ignore[misc]
+    class RankingCriterion(base):
         ranking: Loss
 
         def loss_labels(
