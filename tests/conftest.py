@@ -1,6 +1,7 @@
 """What all tests share: datasets as files, bfloat16 that runs, and an end of the run when a test process dies."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from rankwise.bf16 import enable_bf16
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit the variable
     enable_bf16()  # before torch is loaded
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job; commands under test would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

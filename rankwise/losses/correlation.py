@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -121,6 +120,8 @@ class _SoftRank(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, values: Tensor, softness: float) -> Tensor:
         ordered, order = (values.detach() / softness).sort()
         exact = torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)
+        from scipy.optimize import isotonic_regression  # importing the losses loads torch alone
+
         fit = isotonic_regression((ordered - exact).cpu().numpy())
         pooled = torch.from_numpy(fit.x).to(values)
         sizes = torch.from_numpy(fit.blocks).to(values.device).diff()

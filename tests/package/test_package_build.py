@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -35,7 +36,10 @@ class Built:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    result = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }  # else this tree is tested
+    result = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
     return result.stdout
 
