@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonargparse import ArgumentParser
-
 import rankwise
+from rankwise.config.command_line import new_parser as _parser
+from rankwise.config.command_line import parse as _parse
+from rankwise.errors import UserError
 
 USAGE = """rankwise: object detectors trained by ranking
 
@@ -20,6 +20,7 @@ USAGE = """rankwise: object detectors trained by ranking
   rankwise eval RUN [--data DIR]                                         measure a trained run as COCO does
   rankwise predict RUN IMAGES…                                           detect objects in files, folders, globs
   rankwise predict MODEL.onnx IMAGES…                                    the same by an exported run, without torch
+  rankwise calibrate DETECTIONS.json --truth ANNOTATIONS.json            probabilities from the scores of any detector
   rankwise export RUN [--nms inside]                                     write an ONNX file, checked against the run
   rankwise report RUN…                                                   one HTML page that explains a run, or compares
   rankwise data check DIR                                                what is in a dataset, and what is wrong with it
@@ -28,10 +29,6 @@ USAGE = """rankwise: object detectors trained by ranking
 
 `rankwise VERB --help` says more about each; `rankwise --version` prints the version.
 A run is a folder: recipe.yaml, metrics.jsonl, last.ckpt, best.safetensors, eval.json and pictures."""
-
-
-class UserError(Exception):
-    """Something the user can put right; printed without a traceback."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -143,6 +140,12 @@ def evaluate(words: list[str]) -> None:
     )
     parser.add_argument("--max_side", type=int, help="Longest side with --scales (default: the detector's).")
     parser.add_argument("--flip", type=bool, default=False, help="Test-time augmentation: add mirrored views.")
+    parser.add_argument(
+        "--calibrated",
+        type=bool | None,
+        help="false measures raw scores and leaves the run's calibration as it is; true also writes "
+        "detections_calibrated.json (detections.json always has raw scores).",
+    )
     config = _parse(parser, words)
     if config.batch_size is not None and config.batch_size < 1:
         raise UserError(f"--batch_size is {config.batch_size}: it must be at least 1")
@@ -160,6 +163,7 @@ def evaluate(words: list[str]) -> None:
         workers=config.workers,
         device=config.device,
         test=test,
+        calibrate=config.calibrated,
     )
 
 
@@ -172,6 +176,16 @@ def predict(words: list[str]) -> None:
     parser.add_argument(
         "--threshold", type=float, help="Draw scores from here on (default: the run's best F1, per class)."
     )
+    parser.add_argument(
+        "--precision", type=float, help="Instead of a threshold: the part of the boxes to be right, 0.9."
+    )
+    parser.add_argument("--calibrated", type=bool, default=True, help="false gives raw scores.")
+    parser.add_argument(
+        "--agnostic_nms",
+        type=Literal["pictures", "always", "never"],
+        default="pictures",
+        help="Where the best box hides boxes of other classes at nearly the same place: in pictures, always, never.",
+    )
     parser.add_argument("--batch_size", type=int, default=8, help="Images at a time.")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     config = _parse(parser, words)
@@ -180,8 +194,34 @@ def predict(words: list[str]) -> None:
     else:
         from rankwise.evaluation.predict import predict_images
     predict_images(
-        Path(config.run), config.images, Path(config.out), config.threshold, config.batch_size, config.device
+        Path(config.run),
+        config.images,
+        Path(config.out),
+        config.threshold,
+        config.batch_size,
+        config.device,
+        config.precision,
+        config.calibrated,
+        config.agnostic_nms,
     )
+
+
+def calibrate(words: list[str]) -> None:
+    """Fits what the scores of any detector mean."""
+    from rankwise.evaluation.calibrate import calibrate_results
+
+    parser = _parser(
+        "calibrate",
+        "Fit a calibration to the detections of any detector: scores become the probability of being right, in the "
+        "same order. Writes calibration.json, calibrated detections, thresholds and a reliability diagram.",
+    )
+    parser.add_argument(
+        "detections", type=str, help="COCO results file: image_id, category_id, bbox, score from 0 to 1."
+    )
+    parser.add_argument("--truth", type=str, required=True, help="COCO annotations of the same images.")
+    parser.add_argument("--out", type=str, default="calibration", help="Folder for what is written.")
+    config = _parse(parser, words)
+    calibrate_results(Path(config.detections), Path(config.truth), Path(config.out))
 
 
 def export(words: list[str]) -> None:
@@ -309,44 +349,13 @@ VERBS: dict[str, Callable[[list[str]], None]] = {
     "train": train,
     "eval": evaluate,
     "predict": predict,
+    "calibrate": calibrate,
     "export": export,
     "report": report,
     "data check": data_check,
     "data shapes": data_shapes,
     "reproduce": reproduce,
 }
-
-
-def _parser(verb: str, description: str) -> ArgumentParser:
-    from argparse import RawDescriptionHelpFormatter
-
-    from jsonargparse import DefaultHelpFormatter
-
-    class Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-        """Descriptions keep their lines."""
-
-    return ArgumentParser(
-        prog=f"rankwise {verb}",
-        description=description,
-        exit_on_error=False,
-        allow_abbrev=False,
-        formatter_class=Formatter,
-    )
-
-
-def _parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] | None = None) -> Any:
-    from rankwise.config.suggest import explain
-
-    bases: dict[str, type] = {}
-    if short_flags:
-        from rankwise.assign.base import Assigner
-        from rankwise.losses.base import Loss
-
-        bases = {"loss": Loss, "assign": Assigner}
-    try:
-        return parser.parse_args(words)
-    except (ArgumentError, TypeError, ValueError) as error:
-        raise UserError(f"{explain(parser, error, bases, short_flags or {})} (--help lists all flags)") from error
 
 
 def _nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:

@@ -11,3 +11,7 @@ class ModelError(ValueError):
 
 class SettingsError(ValueError):
     """Settings that do not go together, or not with this machine or this run."""
+
+
+class UserError(Exception):
+    """A mistake on the command line that the user can put right."""

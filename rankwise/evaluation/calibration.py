@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rankwise.evaluation.isotonic import centred_isotonic
 from rankwise.evaluation.matching import Matches
-from rankwise.models.confidence import IDENTITY, Curve, ScoreMap, checked, expit, logit
+from rankwise.models.score_map import IDENTITY, Curve, ScoreMap, checked, expit, logit
 
 #: The fit of all classes counts as much as this many matches of a class.
 PRIOR_MATCHES = 20.0
@@ -96,19 +96,21 @@ class Calibration(ScoreMap):
         """How each class was fitted."""
         return tuple(curve.kind for curve in self.curves)
 
-    def describe(self, classes: Sequence[str]) -> str:
-        """What was fitted, in a sentence.
 
-        Args:
-            classes: The names of the labels.
-        """
-        isotonic = [name for name, kind in zip(classes, self.kinds, strict=True) if kind == "isotonic"]
-        logistic = len(classes) - len(isotonic)
-        parts = [f"logistic for {logistic} of {len(classes)} classes"] if logistic else []
-        parts += [f"isotonic for {_listed(isotonic)}"] if isotonic else []
-        pooled = [classes[label] for label in self.pooled]
-        note = f"; the map of all classes together for {_listed(pooled)}: no validation object" if pooled else ""
-        return f"{', '.join(parts)}{note}"
+def describe(score_map: ScoreMap, classes: Sequence[str]) -> str:
+    """How a map was fitted, in a sentence.
+
+    Args:
+        score_map: The map.
+        classes: The names of the labels.
+    """
+    isotonic = [name for name, curve in zip(classes, score_map.curves, strict=True) if curve.kind == "isotonic"]
+    logistic = len(classes) - len(isotonic)
+    parts = [f"logistic for {logistic} of {len(classes)} classes"] if logistic else []
+    parts += [f"isotonic for {_listed(isotonic)}"] if isotonic else []
+    pooled = [classes[label] for label in score_map.pooled]
+    note = f"; the map of all classes together for {_listed(pooled)}: no validation object" if pooled else ""
+    return f"{', '.join(parts)}{note}"
 
 
 def cross_fitted(

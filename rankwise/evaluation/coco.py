@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwise.evaluation.calibration import Calibration, judged
 from rankwise.evaluation.correlation import Correlation, correlate, localised
 from rankwise.evaluation.matching import Matches, match
+from rankwise.evaluation.reliability import ReliabilityCheck, check_reliability
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table, sorted_image_ids
-from rankwise.evaluation.thresholds import Thresholds, best_thresholds
+from rankwise.evaluation.thresholds import Thresholds, best_thresholds, with_intervals
+from rankwise.models.confidence import Confidence
+from rankwise.models.score_map import ScoreMap
 from rankwise.types import Detections
 
 if TYPE_CHECKING:
@@ -54,12 +58,16 @@ class Evaluation:
         apl: Of objects above 96² pixels.
         per_class: AP of each class.
         correlation: Of score and IoU, over detections with IoU above 0.5.
-        thresholds: Scores to cut at, by the best F1.
+        thresholds: Which scores to keep, in units of the calibrated scores if there is a calibration.
         images: Number of images.
         objects: Number of objects, crowds aside.
         detections: Number of detections.
         curves: Precision against recall, for figures.
-        matches: Detections matched with objects at IoU 0.5, for figures and reports.
+        matches: Detections matched with objects at IoU 0.5, for figures and reports; calibrated scores if there is a
+            calibration.
+        raw_matches: The same with raw scores.
+        calibration: Raw scores to the probability of being right; None if scores are raw.
+        reliability: Whether calibrated scores keep what they promise; None if scores are raw.
     """
 
     ap: float | None
@@ -76,6 +84,9 @@ class Evaluation:
     detections: int
     curves: Curves = field(repr=False, compare=False)
     matches: Matches = field(repr=False, compare=False)
+    raw_matches: Matches = field(repr=False, compare=False)
+    calibration: ScoreMap | None = field(default=None, repr=False)
+    reliability: ReliabilityCheck | None = field(default=None, repr=False)
 
     def summary(self) -> dict[str, float | None]:
         """The main numbers by name, flat, for a log."""
@@ -88,7 +99,17 @@ class Evaluation:
         """The numbers as plain values, for ``eval.json``."""
         plain = ("ap", "ap50", "ap75", "aps", "apm", "apl", "per_class", "images", "objects", "detections")
         parts = {"correlation": self.correlation.to_dict(), "thresholds": self.thresholds.to_dict()}
+        if self.calibration is not None and self.reliability is not None:
+            parts |= {"calibration": self.calibration.to_dict(), "reliability": self.reliability.to_dict()}
         return {name: getattr(self, name) for name in plain} | parts
+
+    def confidence(self) -> Confidence:
+        """What travels with the weights: calibration and thresholds."""
+        rows = [
+            (percent / 100, known.score, *(known.interval or (known.score, known.score)))
+            for percent, known in sorted(self.thresholds.by_precision.items())
+        ]
+        return Confidence(self.calibration, {n: cut.score for n, cut in self.thresholds.per_class.items()}, tuple(rows))
 
     def table(self) -> Table:
         """The numbers as a table for the terminal."""
@@ -156,7 +177,29 @@ def evaluate(
         detections=len(table),
         curves=curves,
         matches=matches,
+        raw_matches=matches,
     )
+
+
+def calibrated(
+    evaluation: Evaluation, image_ids: NDArray[np.int64] | Sequence[int], score_map: ScoreMap | None = None
+) -> Evaluation:
+    """The same evaluation in calibrated scores, with intervals of its thresholds; AP and correlation stay.
+
+    AP is that of the raw scores: the map keeps the order within each class. Correlation is of the raw scores too, as
+    the paper has it.
+
+    Args:
+        evaluation: Of raw scores.
+        image_ids: All images that were measured.
+        score_map: The calibration; fitted to these detections if not given.
+    """
+    raw, names = evaluation.raw_matches, list(evaluation.per_class)
+    used: ScoreMap = Calibration.fit(**judged(raw, len(names))) if score_map is None else score_map
+    matches = raw.rescored(used(raw.detections.scores, raw.detections.labels))
+    thresholds = with_intervals(best_thresholds(matches, names), matches, np.unique(np.asarray(image_ids)))
+    check = check_reliability(raw, used, len(names), fitted_here=score_map is None)
+    return replace(evaluation, thresholds=thresholds, matches=matches, calibration=used, reliability=check)
 
 
 def unique_names(classes: Sequence[str], category_ids: Sequence[int]) -> list[str]:

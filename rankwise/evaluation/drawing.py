@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from rankwise.evaluation.colors import RGB, class_color, text_color
-from rankwise.evaluation.matching import match
+from rankwise.evaluation.matching import match, paired_iou
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
 
 if TYPE_CHECKING:  # an exported detector draws where there is no torch
@@ -23,6 +23,9 @@ if TYPE_CHECKING:  # an exported detector draws where there is no torch
 
 #: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or PIL's.
 Picture: TypeAlias = "Tensor | NDArray[np.uint8] | Image.Image"
+
+#: In pictures a box hides boxes of whatever class that overlap it more than this: one object has one box.
+AGNOSTIC_IOU = 0.7
 
 _INK, _PAPER = (40, 40, 40), (255, 255, 255)
 
@@ -50,6 +53,7 @@ def draw_detections(
     classes: Sequence[str],
     threshold: float | Sequence[float] = 0.0,
     min_size: int = 640,
+    agnostic_iou: float | None = None,
 ) -> Image.Image:
     """Draw detections with class and score on an image.
 
@@ -59,9 +63,10 @@ def draw_detections(
         classes: The names of the labels.
         threshold: The least score that is drawn: one for all, or one for each class.
         min_size: A picture whose longer side is smaller is enlarged to this first, so that the text can be read.
+        agnostic_iou: Leave out a box that overlaps a better one of any class more than this; None draws all.
     """
     canvas, scale = _enlarged(to_pil(image), min_size)
-    table = _kept(detections, threshold, len(classes))
+    table = _kept(detections, threshold, len(classes), agnostic_iou)
     _draw_boxes(canvas, table.boxes * scale, table.labels, _captions(table, classes))
     return canvas
 
@@ -72,6 +77,7 @@ def contact_sheet(
     threshold: float | Sequence[float] = 0.0,
     columns: int = 2,
     cell: int = 400,
+    agnostic_iou: float | None = None,
 ) -> Image.Image:
     """Many images on one sheet: what is there on the left, what was found on the right.
 
@@ -83,11 +89,12 @@ def contact_sheet(
         threshold: The least score that is drawn: one for all, or one for each class.
         columns: Images beside each other.
         cell: Longer side of each picture in pixels; images are enlarged or reduced to it.
+        agnostic_iou: Leave out a box that overlaps a better one of any class more than this; None draws all.
     """
     gap, pair_gap = max(8, cell // 25), max(2, cell // 150)
     font = _font(max(11, cell // 28))
     line = _height(font)
-    tiles = [_tile(item, classes, threshold, cell, pair_gap, font) for item in items]
+    tiles = [_tile(item, classes, threshold, cell, pair_gap, font, agnostic_iou) for item in items]
     grid = [tiles[first : first + columns] for first in range(0, len(tiles), columns)]
     widths = [max(tile.width for tile in tiles[column::columns]) for column in range(min(columns, len(tiles)))]
     heights = [max(tile.height for tile in row) for row in grid]
@@ -138,14 +145,20 @@ def _pixels(image: Tensor) -> NDArray[np.uint8]:
 
 
 def _tile(
-    item: Seen, classes: Sequence[str], threshold: float | Sequence[float], cell: int, gap: int, font: Any
+    item: Seen,
+    classes: Sequence[str],
+    threshold: float | Sequence[float],
+    cell: int,
+    gap: int,
+    font: Any,
+    agnostic_iou: float | None,
 ) -> Image.Image:
     """Truth and detections of one image beside each other, with its name below."""
     picture = to_pil(item.image)
     scale = cell / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     picture = picture.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC)
-    table = _kept(item.detections, threshold, len(classes))
+    table = _kept(item.detections, threshold, len(classes), agnostic_iou)
     panels = [picture.copy()]
     if item.target is not None:
         objects = _objects(item.target)
@@ -168,11 +181,31 @@ def _tile(
     return tile
 
 
-def _kept(detections: Detections, threshold: float | Sequence[float], num_classes: int) -> DetectionTable:
+def _kept(
+    detections: Detections, threshold: float | Sequence[float], num_classes: int, agnostic_iou: float | None
+) -> DetectionTable:
     table = detection_table({0: detections}, num_classes)
     cut = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (num_classes,)) if num_classes else np.zeros(0)
-    keep = table.scores >= cut[table.labels]
-    return DetectionTable(table.image_ids[keep], table.boxes[keep], table.scores[keep], table.labels[keep])
+    rows = np.flatnonzero(table.scores >= cut[table.labels])
+    if agnostic_iou is not None:
+        rows = rows[agnostic_nms(table.boxes[rows], agnostic_iou)]
+    return DetectionTable(table.image_ids[rows], table.boxes[rows], table.scores[rows], table.labels[rows])
+
+
+def agnostic_nms(boxes: NDArray[np.float64], iou: float) -> NDArray[np.int64]:
+    """Indices of the boxes that no earlier kept box overlaps more than ``iou``.
+
+    Args:
+        boxes: Of any class, best first, [N, 4].
+        iou: The most that two boxes may overlap.
+    """
+    kept: list[int] = []
+    for row in range(len(boxes)):
+        others = boxes[kept]
+        same = np.broadcast_to(boxes[row], others.shape)
+        if not (paired_iou(same, others, np.zeros(len(kept), dtype=np.bool_)) > iou).any():
+            kept.append(row)
+    return np.asarray(kept, dtype=np.int64)
 
 
 def _objects(target: Target) -> ObjectTable:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rankwise.evaluation.coco import Curves, Evaluation
     from rankwise.evaluation.matching import Matches
+    from rankwise.evaluation.reliability import ReliabilityCheck
 
 #: More classes than this have no names in a legend: nobody could tell their colours apart.
 NAMED_CLASSES = 12
@@ -121,7 +122,7 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above:
         panel.plot(middles, high, color=ACCENT, linewidth=1.3, linestyle="--")
         panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none")
     parts = ", ".join(f"{name.upper()} {shown(getattr(correlation, name), 3)}" for name in ("pcc", "scc", "kcc"))
-    style_panel(panel, "IoU with the object", "score", f"{title}{parts}   ({len(scores):,} detections)")
+    style_panel(panel, "IoU with the object", "raw score", f"{title}{parts}   ({len(scores):,} detections)")
     panel.set_xlim(above, 1)
 
 
@@ -171,6 +172,35 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
     style_panel(classes, "score threshold", "F1", "by class")
     for panel in (whole, classes):
         panel.set_ylim(0, 1.02)
+    return figure
+
+
+def reliability_diagram(check: ReliabilityCheck) -> Figure:
+    """Which part of the detections with a score is right, raw and calibrated; on the diagonal scores are probabilities.
+
+    The areas of the points are in proportion to the detections of their bins.
+
+    Args:
+        check: ``Evaluation.reliability``.
+    """
+    figure, panels = new_panels(2, width=4.2, height=4.2)
+    for panel, name, one in zip(panels, ("raw scores", "calibrated"), (check.before, check.after), strict=True):
+        panel.plot([0, 1], [0, 1], color=_FAINT, linewidth=1.2, linestyle="--", zorder=1)
+        count = np.asarray(one.count)
+        full = count > 0
+        if full.any():
+            score, precision, iou = (np.asarray(values)[full] for values in (one.score, one.precision, one.iou))
+            panel.plot(score, precision, color=EMPHASIS, linewidth=1.2, zorder=2)
+            sizes = 12 + 260 * count[full] / count.max()
+            panel.scatter(score, precision, s=sizes, color=EMPHASIS, alpha=0.75, zorder=3, label="right")
+            panel.plot(score, iou, color="#E69F00", linewidth=1.4, zorder=2, label="mean IoU, 0 if wrong")
+            panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none", markerscale=0.5)
+        else:
+            _nothing(panel)
+        style_panel(
+            panel, "score", "part that is right", f"{name}: ECE {shown(one.ece, 3)}, LaECE {shown(one.laece, 3)}"
+        )
+        panel.set(xlim=(0, 1), ylim=(0, 1.02))
     return figure
 
 

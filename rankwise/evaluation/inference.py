@@ -19,12 +19,14 @@ from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
 from rankwise.errors import DataError, SettingsError
-from rankwise.evaluation.coco import Evaluation, evaluate
+from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
 from rankwise.evaluation.pictures import draw_evaluation
 from rankwise.evaluation.results import write_results
+from rankwise.evaluation.tabulate import score_lines
 from rankwise.from_dict import from_dict
-from rankwise.models import Detector, TestSettings
+from rankwise.models import Detector, TestSettings, weights
+from rankwise.models.confidence import HOW_TO_CALIBRATE, rescored
 from rankwise.models.tta import detect_with_tta, tta_views
 from rankwise.types import Detections
 
@@ -177,8 +179,12 @@ def evaluate_run(
     device: str = "auto",
     console: Console | None = None,
     test: TestSettings | None = None,
+    calibrate: bool | None = None,
 ) -> Evaluation:
     """Measures the best detector of a run: a table, ``eval.json``, a COCO results file, figures and pictures.
+
+    On the run's own validation images it also fits the calibration of the scores, and stores it with the thresholds in
+    the run's file of weights. Elsewhere the calibration in that file is used.
 
     A run that was trained with PAA also gets the figures of what PAA clusters.
 
@@ -192,9 +198,13 @@ def evaluate_run(
         workers: Loader processes; as in the recipe if not given.
         device: Where to compute.
         console: Where to print.
+        test: Test-time augmentation; the run's own if not given.
+        calibrate: False measures raw scores and stores nothing; True also writes ``detections_calibrated.json``. The
+            file ``detections.json`` always has raw scores.
     """
     console = console or Console(highlight=False)
-    out = out or run / _subfolder(read_section(run, "data"), data, split, test)
+    own = run / _subfolder(read_section(run, "data"), data, split, test)
+    fit, out = own == run, out or own
     detector = Detector.load(run, device=pick_device(device))
     settings, dataset = open_run(run, data, split, detector.classes)
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
@@ -209,14 +219,26 @@ def evaluate_run(
         console.print(f"image left out: {fault}", soft_wrap=True, markup=False)
     dataset = readable(dataset, found)
     result = measure(dataset, found)
+    score_map = None if fit else detector.confidence.calibration
+    if calibrate is not False and (fit or score_map is not None):
+        result = calibrated(result, [record.image_id for record in dataset.records], score_map)
 
     out.mkdir(parents=True, exist_ok=True)
+    if fit and out == run and result.calibration is not None:
+        weights.store_confidence(weights.find(run), result.confidence())
     (out / "eval.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     write_results(out / "detections.json", found.detections, dataset.category_ids)
+    if calibrate and result.calibration is not None:
+        scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.detections.items()}
+        write_results(out / "detections_calibrated.json", scored, dataset.category_ids, digits=17)
     pictures = draw_evaluation(out, run / "metrics.jsonl", result, dataset, found.detections, PICTURES)
     if paa := paa_of_recipe(read_section(run, "assign")):
         pictures += draw_pair_figures(out, detector, dataset, paa)
     result.print_table(console)
+    for line in score_lines(result):
+        console.print(line, soft_wrap=True, markup=False)
+    if calibrate is not False and result.calibration is None:
+        console.print(f"scores are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
     console.print(f"results and pictures: {out}/", soft_wrap=True)
     for picture in pictures:
         console.print(f"  {picture}", soft_wrap=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwise.models.confidence import MAX_KNOTS, Curve, logit
+from rankwise.models.score_map import MAX_KNOTS, Curve, logit
 
 
 def centred_isotonic(x: NDArray[np.float64], correct: NDArray[np.bool_], slope: float) -> Curve:

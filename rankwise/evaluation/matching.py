@@ -43,6 +43,28 @@ class Matches:
         """Which detections are true positives, bool [D]."""
         return self.matched >= 0
 
+    def rescored(self, scores: NDArray[np.float64]) -> Matches:
+        """The same matches with other scores that keep the order within each class, sorted by them.
+
+        Args:
+            scores: The new score of each detection, [D].
+        """
+        old = self.detections
+        order = np.lexsort((-scores, old.image_ids))
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        table = DetectionTable(old.image_ids[order], old.boxes[order], scores[order], old.labels[order])
+        return Matches(
+            table,
+            self.objects,
+            self.iou,
+            self.matched[order],
+            self.ignored[order],
+            np.where(self.found_by >= 0, place[self.found_by], -1) if len(place) else self.found_by,
+            self.best_iou[order],
+            self.best_object[order],
+        )
+
 
 def match(detections: DetectionTable, objects: ObjectTable, iou: float = 0.5) -> Matches:
     """Match detections with objects greedily, as COCO does.

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from rankwise.data import DetectionDataset
 from rankwise.evaluation import figures
 from rankwise.evaluation.coco import Evaluation
-from rankwise.evaluation.drawing import Seen, contact_sheet
+from rankwise.evaluation.drawing import AGNOSTIC_IOU, Seen, contact_sheet
+from rankwise.models.confidence import rescored
 from rankwise.types import Detections
 
 
@@ -29,15 +31,17 @@ def draw_evaluation(
         metrics: The run's ``metrics.jsonl``, for the curves of the training, if there is one.
         result: What was measured.
         dataset: The images.
-        found: What was detected, by image id.
+        found: What was detected, by image id, with raw scores.
         images: How many images the sheet shows, spread over the dataset.
     """
     drawn = {
         "precision_recall.png": figures.precision_recall(result.curves, dataset.classes),
-        "score_against_iou.png": figures.score_against_iou(result.matches),
+        "score_against_iou.png": figures.score_against_iou(result.raw_matches),
         "thresholds.png": figures.threshold_sweep(result),
         "box_sizes.png": figures.box_sizes(result),
     }
+    if result.reliability is not None:
+        drawn["reliability.png"] = figures.reliability_diagram(result.reliability)
     if metrics.is_file():
         drawn["training.png"] = figures.training_curves(figures.read_metrics(metrics))
     for name, figure in drawn.items():
@@ -46,7 +50,11 @@ def draw_evaluation(
     items = []
     for index in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).round().astype(int).tolist():
         image, record = dataset.load(index)
-        items.append(Seen(image, found[record.image_id], record.target(), record.name))
-    sheet = contact_sheet(items, dataset.classes, result.thresholds.by_label(dataset.classes))
+        seen = found[record.image_id]
+        if result.calibration is not None:
+            seen = rescored(seen, result.calibration, torch.from_numpy)
+        items.append(Seen(image, seen, record.target(), record.name))
+    thresholds = result.thresholds.by_label(dataset.classes)
+    sheet = contact_sheet(items, dataset.classes, thresholds, agnostic_iou=AGNOSTIC_IOU)
     sheet.save(out / "detections.jpg", quality=90)
     return [out / "detections.jpg", *(out / name for name in drawn)]

@@ -6,13 +6,18 @@ import glob
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 from rich.console import Console
 
 from rankwise.errors import DataError
-from rankwise.evaluation.drawing import draw_detections
+from rankwise.evaluation.drawing import AGNOSTIC_IOU, agnostic_nms, draw_detections
 from rankwise.images.reading import IMAGE_ENDINGS, read_image
+from rankwise.models.confidence import HOW_TO_CALIBRATE, Confidence
+
+#: Boxes of different classes at nearly the same place: the best one alone in pictures, in all results, or all of them.
+AgnosticNms = Literal["pictures", "always", "never"]
 
 
 def find_images(words: Sequence[str]) -> list[Path]:
@@ -47,6 +52,9 @@ def predict_images(
     threshold: float | None = None,
     batch_size: int = 8,
     device: str = "auto",
+    precision: float | None = None,
+    calibrated: bool = True,
+    agnostic_nms: AgnosticNms = "pictures",
 ) -> list[dict[str, Any]]:
     """Detects objects in images, draws them, and writes ``predictions.json``; returns what it wrote.
 
@@ -57,20 +65,46 @@ def predict_images(
         threshold: Least score; the run's own, the best F1 of each class, if not given.
         batch_size: Images at a time.
         device: Where to compute.
+        precision: Instead of a threshold, the part of the boxes that shall be right.
+        calibrated: False gives raw scores.
+        agnostic_nms: Where a box hides those of other classes at nearly the same place.
     """
     from rankwise.evaluation.inference import pick_device
     from rankwise.models import Detector
 
     files = find_images(words)
     detector = Detector.load(run, device=pick_device(device))
+    say_units(detector.confidence, precision, calibrated)
     return predict_files(
         files,
         out,
         read_image,
-        lambda images: detector.predict(images, threshold=threshold),
+        lambda images: detector.predict(images, threshold=threshold, precision=precision, calibrated=calibrated),
         detector.classes,
         batch_size,
+        agnostic_nms,
     )
+
+
+def say_units(confidence: Confidence, precision: float | None, calibrated: bool) -> None:
+    """Says what is unusual about the scores: that they are raw, or which threshold a precision means.
+
+    Args:
+        confidence: What came with the weights.
+        precision: What was asked for.
+        calibrated: Whether calibrated scores were asked for.
+    """
+    said = []
+    if calibrated and confidence.calibration is None:
+        said.append(f"scores are raw and not probabilities: there is no calibration; {HOW_TO_CALIBRATE}")
+    if precision is not None:
+        score, low, high = confidence.at_precision(precision)
+        said.append(
+            f"precision {precision:g} is reached from score {score:.3f} on, {low:.2f} to {high:.2f} being possible by "
+            "the validation images (95 % interval)"
+        )
+    for line in said:
+        Console(highlight=False).print(line, soft_wrap=True, markup=False)
 
 
 def predict_files(
@@ -80,6 +114,7 @@ def predict_files(
     detect: Callable[[list[Any]], list[Any]],
     classes: Sequence[str],
     batch_size: int = 8,
+    agnostic: AgnosticNms = "pictures",
 ) -> list[dict[str, Any]]:
     """Detects objects in files by whatever detector, draws them, and writes ``predictions.json``; needs no torch.
 
@@ -92,6 +127,7 @@ def predict_files(
         detect: The detections of each of some images: boxes, scores and labels, as tensors or as arrays.
         classes: Names of the labels.
         batch_size: How many images are read and handed to ``detect`` at a time.
+        agnostic: Where a box hides those of other classes at nearly the same place.
 
     Raises:
         DataError: If ``batch_size`` is below 1; and images that cannot be read, once all others are done.
@@ -115,10 +151,14 @@ def predict_files(
             continue
         for file, image, detections in zip(readable, images, detect(images), strict=True):
             picture = out / pictures[file]
-            draw_detections(image, detections, classes).save(picture)
+            if agnostic == "always":
+                rows = agnostic_nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
+                detections = {name: values[rows] for name, values in detections.items()}
+            iou = None if agnostic == "never" else AGNOSTIC_IOU
+            draw_detections(image, detections, classes, agnostic_iou=iou).save(picture)
             columns = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
             objects = [
-                {"box": [round(side, 2) for side in box], "score": round(score, 6), "class": classes[label]}
+                {"box": [round(side, 2) for side in box], "score": float(f"{score:.7g}"), "class": classes[label]}
                 for box, score, label in zip(*columns, strict=True)
             ]
             entries.append({"image": str(file), "picture": picture.name, "objects": objects})

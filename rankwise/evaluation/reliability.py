@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rankwise.evaluation.calibration import Calibration, cross_fitted, judged
 from rankwise.evaluation.matching import Matches, paired_iou
-from rankwise.models.confidence import ScoreMap
+from rankwise.models.score_map import ScoreMap
 
 #: Bins of the score, and the least calibrated score that counts: below it are the boxes that nobody looks at.
 BINS, ABOVE = 20, 0.05

@@ -13,34 +13,40 @@ from rankwise.evaluation.tables import detection_table
 from rankwise.types import Detections
 
 
-def results_json(detections: Mapping[int, Detections], category_ids: Sequence[int]) -> list[dict[str, Any]]:
+def results_json(
+    detections: Mapping[int, Detections], category_ids: Sequence[int], digits: int = 7
+) -> list[dict[str, Any]]:
     """Detections as the entries of a COCO results file, by image, best first.
 
-    Boxes are rounded to a hundredth of a pixel, scores to 7 significant digits, which is what a float32 holds.
+    Boxes are rounded to a hundredth of a pixel.
 
     Args:
         detections: Image id to detections, boxes in pixels of the original image, labels from 0.
         category_ids: The category id of each label, as the server knows it.
+        digits: Significant digits of the scores: a float32 holds 7, a float64 17.
     """
     table = detection_table(detections, len(category_ids))
     boxes = table.boxes.copy()
     boxes[:, 2:] -= boxes[:, :2]
     columns = (table.image_ids.tolist(), table.labels.tolist(), boxes.round(2).tolist(), table.scores.tolist())
     return [
-        {"image_id": image, "category_id": int(category_ids[label]), "bbox": box, "score": float(f"{score:.7g}")}
+        {"image_id": image, "category_id": int(category_ids[label]), "bbox": box, "score": float(f"{score:.{digits}g}")}
         for image, label, box, score in zip(*columns, strict=True)
     ]
 
 
-def write_results(path: Path | str, detections: Mapping[int, Detections], category_ids: Sequence[int]) -> None:
+def write_results(
+    path: Path | str, detections: Mapping[int, Detections], category_ids: Sequence[int], digits: int = 7
+) -> None:
     """Write a COCO results file.
 
     Args:
         path: The file.
         detections: Image id to detections, boxes in pixels of the original image, labels from 0.
         category_ids: The category id of each label, as the server knows it.
+        digits: Significant digits of the scores.
     """
-    entries = (json.dumps(entry) for entry in results_json(detections, category_ids))
+    entries = (json.dumps(entry) for entry in results_json(detections, category_ids, digits))
     Path(path).write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
 
 

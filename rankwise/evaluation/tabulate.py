@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankwise.evaluation.calibration import describe
+from rankwise.evaluation.thresholds import WIDE
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from rankwise.evaluation.coco import Evaluation
+    from rankwise.evaluation.thresholds import Threshold
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
@@ -54,7 +58,8 @@ def _classes(evaluation: Evaluation) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class")
-    for name in ("objects", "AP", "best F1", "precision", "recall", "at score"):
+    known = any(cut.interval for cut in (evaluation.thresholds.overall, *evaluation.thresholds.per_class.values()))
+    for name in ("objects", "AP", "best F1", "precision", "recall", "at score", *(["95 %"] if known else [])):
         table.add_column(name, justify="right")
     objects, thresholds = evaluation.matches.objects, evaluation.thresholds
     counts = np.bincount(objects.labels[~objects.crowd], minlength=len(evaluation.per_class)).tolist()
@@ -66,8 +71,44 @@ def _classes(evaluation: Evaluation) -> Table:
         if row == len(rows):
             table.add_section()
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
-        table.add_row(Text(name), f"{count:,}", shown(ap), *(shown(value) for value in percent), shown(cut.score, 3))
+        last = [shown(cut.score, 3)] + ([_interval(cut)] if known else [])
+        table.add_row(Text(name), f"{count:,}", shown(ap), *(shown(value) for value in percent), *last)
     return table
+
+
+def _interval(threshold: Threshold) -> str:
+    if threshold.interval is None:
+        return "–"
+    low, high = threshold.interval
+    return f"{low:.2f} to {high:.2f}{' ?' if threshold.uncertain else ''}"
+
+
+def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) -> list[str]:
+    """What an evaluation says about its scores, a sentence a line; nothing if they are raw.
+
+    Args:
+        evaluation: What was measured.
+        precisions: In percent, which to name a threshold for.
+    """
+    if evaluation.calibration is None or evaluation.reliability is None:
+        return []
+    thresholds, classes = evaluation.thresholds, list(evaluation.per_class)
+    lines = [
+        f"scores are probabilities: {describe(evaluation.calibration, classes)}",
+        evaluation.reliability.describe(),
+    ]
+    chosen = {"best F1": thresholds.overall, "best LRP": thresholds.lrp}
+    chosen |= {f"precision {percent} %": thresholds.by_precision.get(percent) for percent in precisions}
+    named = [f"{name} at {cut.score:.2f} ({_interval(cut)})" for name, cut in chosen.items() if cut and cut.f1]
+    if named:
+        lines.append(f"thresholds, all classes, with 95 % intervals: {'; '.join(named)}")
+    unsure = [name for name, cut in thresholds.per_class.items() if cut.uncertain]
+    if unsure or thresholds.overall.uncertain:
+        lines.append(
+            f"warning: thresholds marked ? are uncertain by more than {WIDE} (those of {len(unsure)} of {len(classes)} "
+            f"classes): {evaluation.images:,} validation images do not say more"
+        )
+    return lines
 
 
 def shown(value: float | None, digits: int = 1) -> str:

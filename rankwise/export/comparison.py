@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rankwise.models import Detector, ModelError, input_size
+from rankwise.models.confidence import rescored
 from rankwise.types import Detections, Predictions
 
 #: The most that boxes (pixels) and scores may differ. Convolutions add in another order there, which costs float32 a
@@ -83,9 +84,10 @@ def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int
         seed: Of the images.
     """
     boxes = scores = excess = 0.0
+    score_map = detector.confidence.calibration
     for images in _random_images(shapes, seed):
         predictions = detector(images)
-        there = session.run(["scores", "boxes", "levels"], {"images": images.numpy()})
+        there = session.run([raw_output(detector), "boxes", "levels"], {"images": images.numpy()})
         sides = np.array([images.shape[3], images.shape[2]] * 2, dtype=np.float32)
         here = predictions.logits.sigmoid().numpy(), predictions.boxes.numpy()
         levels = np.repeat(np.arange(len(predictions.level_sizes)), predictions.level_sizes)
@@ -93,6 +95,10 @@ def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int
             raise ModelError(f"the exported model gives {there[0].shape} scores where the detector has {here[0].shape}")
         # np.maximum hands NaN on.
         scores = float(np.maximum(scores, np.abs(here[0] - there[0]).max()))
+        if score_map is not None and np.isfinite(scores):
+            (probability,) = session.run(["scores"], {"images": images.numpy()})
+            labels = np.broadcast_to(np.arange(len(detector.classes)), probability.shape)
+            scores = float(np.maximum(scores, np.abs(score_map(there[0], labels) - probability).max()))
         away = np.abs(here[1].clip(0, sides) - there[1].clip(0, sides)).max()
         boxes = float(np.maximum(boxes, away))
         excess = float(np.maximum(excess, away / _allowed(images)))
@@ -120,6 +126,8 @@ def compare_detections(
         found = inside.run(None, {"images": images.numpy(), "sizes": np.array(sizes, dtype=np.int64)})
         for index, wanted in enumerate(_suppress_here(detector, session, images, sizes, settings)):
             n = int(found[3][index])
+            if detector.confidence.calibration is not None:
+                wanted = rescored(wanted, detector.confidence.calibration, torch.from_numpy)
             own = {name: column[index, :n] for name, column in zip(("boxes", "scores", "labels"), found, strict=False)}
             total += max(n, len(wanted["scores"]))
             for box, score, label in zip(
@@ -139,12 +147,18 @@ def _suppress_here(
 ) -> list[Detections]:
     from rankwise.models.postprocess import postprocess
 
-    scores, boxes, levels = session.run(["scores", "boxes", "levels"], {"images": images.numpy()})
+    outputs = [raw_output(detector), "boxes", "levels"]
+    scores, boxes, levels = session.run(outputs, {"images": images.numpy()})
     counts = tuple(np.bincount(levels).tolist())
     # In double precision, so that the way back from score to logit costs nothing.
     logits = torch.from_numpy(scores).double().logit()
     predictions = Predictions(logits, torch.from_numpy(boxes), torch.from_numpy(boxes[0]), counts)
     return postprocess(predictions, sizes, sizes, settings)
+
+
+def raw_output(detector: Detector) -> str:
+    """The name under which a file with suppression outside has the raw scores."""
+    return "scores" if detector.confidence.calibration is None else "raw_scores"
 
 
 def _allowed(images: torch.Tensor) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rankwise.errors import ModelError
 from rankwise.from_dict import from_dict
+from rankwise.models.confidence import Confidence
 from rankwise.models.settings import InputSettings, PostprocessSettings
 
 #: The name of the JSON text among the metadata of the ONNX file.
@@ -24,19 +25,25 @@ class Manifest:
         classes: Names of the labels.
         input: How images are resized and padded; they are normalised by the exported network.
         postprocess: How its output becomes detections.
-        thresholds: Score above which a class is reported, by its name; None if the run was never evaluated.
+        confidence: What the scores mean: calibration and thresholds.
         nms: Whether suppression is part of the network (inside) or left to the caller (outside).
     """
 
     classes: list[str]
     input: InputSettings
     postprocess: PostprocessSettings
-    thresholds: dict[str, float] | None
+    confidence: Confidence
     nms: Literal["inside", "outside"]
 
     def to_json(self) -> str:
         """The text that goes into the file."""
-        return json.dumps({"format": _FORMAT, **asdict(self)})
+        plain = {name: value for name, value in asdict(self).items() if name != "confidence"}
+        return json.dumps({"format": _FORMAT, **plain, **self.confidence.to_dict()})
+
+    @property
+    def thresholds(self) -> dict[str, float] | None:
+        """Score above which a class is reported, by its name; None if the run was never evaluated."""
+        return self.confidence.thresholds
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], name: str) -> Manifest:
@@ -58,7 +65,7 @@ class Manifest:
             values: dict[str, Any] = json.loads(metadata[KEY])
             if values["format"] != _FORMAT:
                 raise ModelError(f"it has format {values['format']}, this version reads {_FORMAT}")
-            thresholds, nms = values["thresholds"], values["nms"]
+            nms = values["nms"]
             if nms not in ("inside", "outside"):
                 raise ModelError(f"nms is {nms!r}: expected inside or outside")
             classes = [str(item) for item in values["classes"]]
@@ -66,7 +73,7 @@ class Manifest:
                 classes,
                 from_dict(InputSettings, values["input"], "input"),
                 from_dict(PostprocessSettings, values["postprocess"], "postprocess"),
-                None if thresholds is None else {item: float(thresholds[item]) for item in classes},
+                Confidence.from_dict({"calibration": None, "precisions": [], **values}, classes, "scores"),
                 nms,
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -74,17 +81,3 @@ class Manifest:
             raise ModelError(
                 f"{name}: what rankwise wrote into it cannot be read ({reason}). Export the run anew"
             ) from error
-
-    def limits(self, threshold: float | None) -> list[float]:
-        """The least score of each class.
-
-        Args:
-            threshold: The same for all, if given.
-        """
-        if threshold is not None:
-            if not 0 <= threshold <= 1:
-                raise ModelError(f"threshold is {threshold}: scores are from 0 to 1")
-            return [threshold] * len(self.classes)
-        if self.thresholds is None:
-            return [self.postprocess.score_threshold] * len(self.classes)
-        return [self.thresholds[name] for name in self.classes]

@@ -12,11 +12,13 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from rankwise.export.calibration_graph import calibrate_anchors, calibrate_detections
 from rankwise.export.comparison import compare, compare_detections, shapes_to_check
 from rankwise.export.manifest import KEY, Manifest
 from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.models import Detector, ModelError
+from rankwise.models.confidence import HOW_TO_CALIBRATE
 from rankwise.models.tta import tta_views
 
 #: Written by torch's exporter without conversion, and read by every onnxruntime since 2023.
@@ -127,11 +129,13 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as folder:
         plain, final = Path(folder) / "network.onnx", Path(folder) / "model.onnx"
-        onnx.save(_described(network, detector, "outside"), plain)
+        onnx.save(_described(with_calibration(network, detector), detector, "outside"), plain)
         session = open_session(plain, threads=threads)
         differences = compare(detector, session, shapes)
         differences.check()
         console.print(f"checked against torch on {differences}", soft_wrap=True)
+        if detector.confidence.calibration is None:
+            console.print(f"scores of the file are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
         if len(tta_views(detector.settings.input, detector.settings.test)) > 1:
             console.print(
                 "the file has no test-time augmentation: the run's model.test is left out",
@@ -150,6 +154,23 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
     return out
 
 
+def with_calibration(network: Any, detector: Detector) -> Any:
+    """A traced network whose output ``scores`` is calibrated, with ``raw_scores`` beside it, if there is a calibration.
+
+    Args:
+        network: What ``trace`` gave.
+        detector: The detector.
+    """
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(network)
+    if detector.confidence.calibration is not None:
+        calibrate_anchors(model, detector.confidence.calibration)
+        onnx.checker.check_model(model)
+    return model
+
+
 def with_nms(network: Any, detector: Detector) -> Any:
     """A traced network with suppression behind it.
 
@@ -164,6 +185,8 @@ def with_nms(network: Any, detector: Detector) -> Any:
     model = onnx.ModelProto()
     model.CopyFrom(network)
     model.graph.node.extend(tail.node)
+    if detector.confidence.calibration is not None:
+        calibrate_detections(model.graph, detector.confidence.calibration)
     model.graph.input.extend(value for value in tail.input if value.name == TAKES[-1])
     del model.graph.output[:]
     model.graph.output.extend(tail.output)
@@ -175,7 +198,8 @@ def with_nms(network: Any, detector: Detector) -> Any:
 def _settings_inside(detector: Detector) -> Any:
     """Settings of suppression, with a score threshold that no class has its own below."""
     settings = detector.settings.postprocess
-    lowest = min([settings.score_threshold, *(detector.thresholds or {}).values()])
+    select = detector.confidence.select(detector.classes, settings.score_threshold)
+    lowest = select.least_raw(settings.score_threshold)
     return replace(settings, score_threshold=lowest, score_voting=False)
 
 
@@ -184,7 +208,7 @@ def _described(model: Any, detector: Detector, nms: Nms) -> Any:
     import onnx
 
     settings = detector.settings.postprocess if nms == "outside" else _settings_inside(detector)
-    manifest = Manifest(detector.classes, detector.settings.input, settings, detector.thresholds, nms)
+    manifest = Manifest(detector.classes, detector.settings.input, settings, detector.confidence, nms)
     result = onnx.ModelProto()
     result.CopyFrom(model)
     onnx.helper.set_model_props(result, {KEY: manifest.to_json()})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankwise.evaluation.predict import find_images, predict_files
+from rankwise.evaluation.predict import AgnosticNms, find_images, predict_files, say_units
 from rankwise.export.runtime import OnnxDetector
 from rankwise.images.reading import read_pixels
 
@@ -18,6 +18,9 @@ def predict_images(
     threshold: float | None = None,
     batch_size: int = 8,
     device: str = "auto",
+    precision: float | None = None,
+    calibrated: bool = True,
+    agnostic_nms: AgnosticNms = "pictures",
 ) -> list[dict[str, Any]]:
     """Detects objects in images, draws them, and writes ``predictions.json``; returns what it wrote.
 
@@ -28,9 +31,19 @@ def predict_images(
         threshold: Least score; the run's own, the best F1 of each class, if not given.
         batch_size: How many images are read at a time.
         device: Where to compute.
+        precision: Instead of a threshold, the part of the boxes that shall be right.
+        calibrated: False gives raw scores.
+        agnostic_nms: Where a box hides those of other classes at nearly the same place.
     """
     files = find_images(words)
     detector = OnnxDetector(run, device)
+    say_units(detector.manifest.confidence, precision, calibrated)
     return predict_files(
-        files, out, read_pixels, lambda images: detector.predict(images, threshold), detector.classes, batch_size
+        files,
+        out,
+        read_pixels,
+        lambda images: detector.predict(images, threshold, precision=precision, calibrated=calibrated),
+        detector.classes,
+        batch_size,
+        agnostic_nms,
     )

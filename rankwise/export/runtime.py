@@ -40,35 +40,50 @@ class OnnxDetector:
         self.manifest = Manifest.from_metadata(self._session.get_modelmeta().custom_metadata_map, str(path))
         self.classes = self.manifest.classes
 
-    def predict(self, images: Sequence[np.ndarray], threshold: float | None = None) -> list[dict[str, np.ndarray]]:
+    def predict(
+        self,
+        images: Sequence[np.ndarray],
+        threshold: float | None = None,
+        *,
+        precision: float | None = None,
+        calibrated: bool = True,
+    ) -> list[dict[str, np.ndarray]]:
         """Finds objects: for each image boxes [N, 4] xyxy in its pixels, scores [N] and labels [N], best first.
 
         Args:
             images: RGB, uint8 [H, W, 3] each; sizes may differ.
             threshold: Leave out detections with a lower score. If not given, each class has the threshold that
                 evaluation found best for it.
+            precision: Instead of a threshold, the part of the boxes that shall be right, such as 0.9.
+            calibrated: False gives raw scores.
         """
-        limits = self.manifest.limits(threshold)
-        inside = self.manifest.nms == "inside"
-        lowest = self.manifest.postprocess.score_threshold
-        if inside and threshold is not None and threshold < lowest:
-            raise ModelError(
-                f"threshold is {threshold}, but this model has its suppression inside, which drops scores below "
-                f"{lowest:g}; export the run with --nms outside to choose lower ones"
-            )
-        settings = replace(self.manifest.postprocess, score_threshold=min([lowest, *limits]))
-        at_least = np.array(limits, dtype=np.float32)
+        manifest = self.manifest
+        lowest, score_map = manifest.postprocess.score_threshold, manifest.confidence.calibration
+        select = manifest.confidence.select(self.classes, lowest, threshold, precision, calibrated)
+        if manifest.nms == "inside":
+            if (threshold is not None or precision is not None) and select.least_raw(1) < lowest * (1 - 1e-5):
+                kind = "scores" if score_map is None else "raw scores"
+                raise ModelError(
+                    f"threshold is {select.limits[0]:g}, but this model has its suppression inside, which drops {kind} "
+                    f"below {lowest:g}; export the run with --nms outside to choose lower ones"
+                )
+            # The file's scores are float32: one that is the threshold itself is not lost by rounding.
+            select = replace(select, limits=[limit * (1 - 1e-6) for limit in select.limits])
+        settings = replace(manifest.postprocess, score_threshold=select.least_raw(lowest))
         results = []
         for image in images:
-            batch, size = prepare(image, self.manifest.input)
+            batch, size = prepare(image, manifest.input)
             original = (image.shape[0], image.shape[1])
-            if inside:
+            if manifest.nms == "inside":
                 found = self._suppressed(batch, size, original)
+                if score_map is not None:
+                    found["scores"] = score_map.inverse(found["scores"], found["labels"])
             else:
-                scores, boxes, levels = self._session.run(["scores", "boxes", "levels"], {"images": batch})
+                name = "scores" if score_map is None else "raw_scores"
+                scores, boxes, levels = self._session.run([name, "boxes", "levels"], {"images": batch})
                 found = find_detections(scores[0], boxes[0], levels, size, original, settings)
-            keep = found["scores"] >= at_least[found["labels"]]
-            results.append({name: values[keep] for name, values in found.items()})
+            chosen = select(found)
+            results.append({**chosen, "scores": chosen["scores"].astype(np.float32)})
         return results
 
     def _suppressed(self, batch: np.ndarray, size: tuple[int, int], original: tuple[int, int]) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from rankwise.models import weights
 from rankwise.models.anchors import Anchors, cell_anchors
 from rankwise.models.backbone import Backbone
 from rankwise.models.box_coding import IntegralCoder, box_coder
+from rankwise.models.confidence import Confidence
 from rankwise.models.head import Head
 from rankwise.models.neck import FeaturePyramid
 from rankwise.models.postprocess import Sizes, postprocess
@@ -34,8 +35,7 @@ class Detector(nn.Module):
         classes: Names of the classes, in the order of their labels.
 
     Attributes:
-        thresholds: Score above which ``predict`` reports a class, by its name, if evaluation has found them.
-        extra: What was saved beside the weights, if it was loaded.
+        confidence: What its scores mean, if evaluation has found it: the calibration and the thresholds.
     """
 
     mean: Tensor
@@ -50,7 +50,7 @@ class Detector(nn.Module):
             raise ModelError(f"class names must differ: {', '.join(twice)} is there twice")
         self.settings = settings
         self.classes = list(classes)
-        self.thresholds: dict[str, float] | None = None
+        self.confidence = Confidence()
         self.backbone = Backbone(settings.backbone)
         self.neck = FeaturePyramid(settings.neck, self.backbone.channels, self.backbone.strides)
         self.anchors = Anchors(settings.anchors, self.neck.strides)
@@ -61,6 +61,15 @@ class Detector(nn.Module):
         # Not saved with the weights: they are in the settings.
         self.register_buffer("mean", torch.tensor(settings.input.mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(settings.input.std)[:, None, None], persistent=False)
+
+    @property
+    def thresholds(self) -> dict[str, float] | None:
+        """Score above which ``predict`` reports a class, by its name, if evaluation has found them."""
+        return self.confidence.thresholds
+
+    @thresholds.setter
+    def thresholds(self, values: dict[str, float] | None) -> None:
+        self.confidence = replace(self.confidence, thresholds=values)
 
     def forward(self, images: Tensor) -> Predictions:
         """Logits and boxes of all anchors, for images [B, 3, H, W] of bytes, or of floats from 0 to 1.
@@ -89,16 +98,41 @@ class Detector(nn.Module):
         return postprocess(predictions, sizes, original_sizes, self.settings.postprocess)
 
     @overload
-    def predict(self, images: list[Any], threshold: float | None = None, batch_size: int = 1) -> list[Detections]: ...
+    def predict(
+        self,
+        images: list[Any],
+        threshold: float | None = None,
+        batch_size: int = 1,
+        *,
+        precision: float | None = None,
+        calibrated: bool = True,
+    ) -> list[Detections]: ...
 
     @overload
-    def predict(self, images: Any, threshold: float | None = None, batch_size: int = 1) -> Detections: ...
+    def predict(
+        self,
+        images: Any,
+        threshold: float | None = None,
+        batch_size: int = 1,
+        *,
+        precision: float | None = None,
+        calibrated: bool = True,
+    ) -> Detections: ...
 
     @torch.inference_mode()
-    def predict(self, images: Any, threshold: float | None = None, batch_size: int = 1) -> Any:
+    def predict(
+        self,
+        images: Any,
+        threshold: float | None = None,
+        batch_size: int = 1,
+        *,
+        precision: float | None = None,
+        calibrated: bool = True,
+    ) -> Any:
         """Finds objects: ``{"boxes": [N, 4] xyxy, "scores": [N], "labels": [N]}``, best first, in the image's pixels.
 
-        ``detector.classes[label]`` is the name of a label.
+        ``detector.classes[label]`` is the name of a label. A score is the probability that the detection is right, if
+        the detector has a calibration (``detector.confidence``), which its evaluation fits.
 
         Args:
             images: The path of an image file, a PIL image, an array [H, W, 3] of bytes or a tensor [3, H, W] of bytes
@@ -107,43 +141,45 @@ class Detector(nn.Module):
                 evaluation found best for it; a detector that was never evaluated has ``postprocess.score_threshold``.
             batch_size: How many images of a list go through the network at once. Images of a batch are padded to one
                 size, which may change results a little.
+            precision: Instead of a threshold, the part of the boxes that shall be right, such as 0.9.
+            calibrated: False gives raw scores.
         """
         several = isinstance(images, list | tuple)
         items = list(images) if several else [images]
-        limits = self._limits(threshold)
         settings = self.settings.postprocess
+        select = self.confidence.select(self.classes, settings.score_threshold, threshold, precision, calibrated)
         # Boxes below the threshold still take part in voting, as they did when the detector was evaluated.
-        settings = replace(settings, score_threshold=min([settings.score_threshold, *limits]))
+        settings = replace(settings, score_threshold=select.least_raw(settings.score_threshold))
         views = tta_views(self.settings.input, self.settings.test)
         device = self.mean.device
-        at_least = torch.tensor(limits, device=device)
         results: list[Detections] = []
         training = self.training
         self.eval()
         try:
             for first in range(0, len(items), batch_size):
                 originals = [as_image(item) for item in items[first : first + batch_size]]
-                for found in detect_with_tta(self, originals, views, settings, device):
-                    keep = found["scores"] >= at_least[found["labels"]]
-                    results.append({name: values[keep] for name, values in found.items()})
+                results += [select(found) for found in detect_with_tta(self, originals, views, settings, device)]
         finally:
             self.train(training)
         return results if several else results[0]
 
     def save(self, path: str | PathLike[str], **extra: Any) -> None:
-        """Writes weights, settings and classes to one .safetensors file.
+        """Writes weights, settings, classes, calibration and thresholds to one .safetensors file.
 
         Args:
             path: Where to.
             **extra: More to keep with them, plain values: such as the epoch and its AP.
         """
-        weights.write(Path(path), self.state_dict(), self.settings, self.classes, extra)
+        confidence = None if self.confidence == Confidence() else self.confidence
+        weights.write(Path(path), self.state_dict(), self.settings, self.classes, extra, confidence)
 
     @classmethod
     def load(cls, run: str | PathLike[str], device: str | torch.device = "cpu") -> Detector:
         """A detector from the folder of a run or from a file that ``save`` wrote, ready to predict.
 
-        Nothing in the file is run as code. Thresholds are taken from the run's ``eval.json``, if there is one.
+        Nothing in the file is run as code. Calibration and thresholds come with the weights. A run of an earlier
+        version has neither there: its thresholds are taken from its ``eval.json``, its scores stay raw, and
+        ``rankwise eval`` adds the calibration.
 
         Args:
             run: The folder, whose best.safetensors is taken, or the file.
@@ -158,7 +194,9 @@ class Detector(nn.Module):
         backbone = replace(content.settings.backbone, pretrained=False)
         detector = cls(replace(content.settings, backbone=backbone), content.classes)
         weights.fill(detector, content.tensors, path)
-        detector.thresholds = weights.read_thresholds(path.parent, content.classes)
+        detector.confidence = content.confidence or Confidence(
+            thresholds=weights.read_thresholds(path.parent, content.classes)
+        )
         return detector.to(device).eval()
 
     def _prepare(self, images: Tensor) -> Tensor:
@@ -183,12 +221,3 @@ class Detector(nn.Module):
         if isinstance(self.coder, IntegralCoder):
             return torch.zeros(len(cell), self.coder.size)
         return self.coder.encode(cell, cell, torch.ones_like(cell[:, 0]))
-
-    def _limits(self, threshold: float | None) -> list[float]:
-        if threshold is not None:
-            if not 0 <= threshold <= 1:
-                raise ModelError(f"threshold is {threshold}: scores are from 0 to 1")
-            return [threshold] * len(self.classes)
-        if self.thresholds is None:
-            return [self.settings.postprocess.score_threshold] * len(self.classes)
-        return [self.thresholds[name] for name in self.classes]

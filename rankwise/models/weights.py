@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from rankwise.errors import ModelError
+from rankwise.models.confidence import Confidence
 from rankwise.models.settings import DetectorSettings
 
-#: Under this name the metadata holds settings, classes and extras as JSON; safetensors takes texts only.
+#: Under this name the metadata holds settings, classes, confidence and extras as JSON; safetensors takes texts only.
 _KEY = "rankwise"
 _BEST = "best.safetensors"
 
@@ -28,11 +30,13 @@ class Content:
         tensors: The weights by name.
         settings: The detector's settings.
         classes: Names of its classes.
+        confidence: What its scores mean; None in a file that says nothing about it.
     """
 
     tensors: dict[str, Tensor]
     settings: DetectorSettings
     classes: list[str]
+    confidence: Confidence | None
 
 
 def write(
@@ -41,6 +45,7 @@ def write(
     settings: DetectorSettings,
     classes: Sequence[str],
     extra: Mapping[str, Any],
+    confidence: Confidence | None = None,
 ) -> None:
     """Writes the file.
 
@@ -50,8 +55,12 @@ def write(
         settings: Its settings.
         classes: Names of its classes.
         extra: More plain values.
+        confidence: What its scores mean, if that is known.
     """
-    description = json.dumps({"settings": settings.to_dict(), "classes": list(classes), "extra": dict(extra)})
+    values: dict[str, Any] = {"settings": settings.to_dict(), "classes": list(classes), "extra": dict(extra)}
+    if confidence is not None:
+        values["confidence"] = confidence.to_dict()
+    description = json.dumps(values)
     # safetensors wants rows one after the other, which channels-last weights have not.
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     safetensors.torch.save_file(plain, path, {"format": "pt", _KEY: description})
@@ -99,7 +108,9 @@ def read(path: Path) -> Content:
             "wrote; backbone weights go into backbone.pretrained"
         ) from error
     try:
-        return Content(tensors, DetectorSettings.from_dict(settings), list(map(str, classes)))
+        names, stored = list(map(str, classes)), description.get("confidence")
+        confidence = None if stored is None else Confidence.from_dict(stored, names, str(path))
+        return Content(tensors, DetectorSettings.from_dict(settings), names, confidence)
     except ModelError as error:
         raise ModelError(f"{path}: {error} (was it written by another version of rankwise?)") from error
 
@@ -118,8 +129,31 @@ def fill(detector: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None
         raise ModelError(f"{path}: weights and settings in it do not fit each other: {error}") from error
 
 
+def store_confidence(path: Path, confidence: Confidence) -> None:
+    """Puts what a detector's scores mean into its file of weights; at any moment the old or the new file is complete.
+
+    Args:
+        path: The file.
+        confidence: What to store in place of what is there.
+    """
+    content = read(path)
+    if content.confidence is not None and content.confidence.to_dict() == confidence.to_dict():
+        return
+    with safetensors.safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    description = {**json.loads(metadata[_KEY]), "confidence": confidence.to_dict()}
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        safetensors.torch.save_file(content.tensors, part, {**metadata, _KEY: json.dumps(description)})
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | None:
-    """The score threshold of each class that evaluation stored with a run; None if there is none.
+    """The raw score threshold of each class that an earlier version stored beside a run; None if there is none.
+
+    Thresholds of calibrated scores are in the file of weights, beside the calibration that they belong to.
 
     Args:
         folder: The run.
@@ -129,8 +163,9 @@ def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | 
     if not path.is_file():
         return None
     try:
-        stored = json.loads(path.read_text(encoding="utf-8")).get("thresholds")
-        if stored is None:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        stored = values.get("thresholds")
+        if stored is None or values.get("calibration") is not None:
             return None
         overall = float(stored["overall"]["score"])
         scores = {name: float(entry["score"]) for name, entry in stored["per_class"].items()}

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.errors import ModelError
-from rankwise.evaluation.calibration import Calibration, cross_fitted, judged
+from rankwise.evaluation.calibration import Calibration, cross_fitted, describe, judged
 from rankwise.evaluation.matching import match
 from rankwise.evaluation.reliability import check_reliability, reliability
 from rankwise.evaluation.tables import detection_table, object_table
-from rankwise.models.confidence import IDENTITY, Confidence, Curve, ScoreMap, expit, logit
+from rankwise.models.confidence import Confidence
+from rankwise.models.score_map import IDENTITY, Curve, ScoreMap, expit, logit
 
 #: Scores as a detector has them: float32, from the smallest to 1.
 SCORES = st.floats(0, 1, width=32, allow_nan=False, allow_subnormal=True)
@@ -109,7 +110,7 @@ def test_isotonic_is_chosen_where_there_are_thousands_of_matches_and_a_logistic_
     correct, labels = rng.random(20_000) < truth, (np.arange(20_000) % 20 == 0).astype(np.int64)
     calibration = Calibration.fit(scores, labels, correct)
     assert calibration.kinds == ("isotonic", "logistic")  # the second class has a twentieth of the matches
-    assert calibration.describe(["a", "b"]) == "logistic for 1 of 2 classes, isotonic for a"
+    assert describe(calibration, ["a", "b"]) == "logistic for 1 of 2 classes, isotonic for a"
     grid = np.linspace(0.02, 0.98, 97)
     grid = grid[np.abs(grid - 0.5) > 0.03]
     wanted = np.where(grid < 0.5, 0.2 + 0.1 * grid, 0.7 + 0.1 * grid)
@@ -125,7 +126,7 @@ def test_classes_with_few_detections_are_near_the_map_of_all_classes() -> None:
     mapped = calibration(at, np.arange(5))
     assert abs(mapped[3] - mapped[4]) < 0.1  # two wrong detections do not make a class worthless
     assert mapped[0] < mapped[4] < mapped[2]
-    assert calibration.describe("abcde").endswith("together for e: no validation object")
+    assert describe(calibration, "abcde").endswith("together for e: no validation object")
 
 
 def test_detections_of_a_class_without_objects_teach_nothing() -> None:
@@ -228,8 +229,8 @@ def test_untrusted_thresholds_are_checked(values, message) -> None:
 
 def test_a_precision_is_answered_by_the_next_known_one_or_a_message() -> None:
     known = Confidence(None, {"a": 0.5}, ((0.8, 0.3, 0.2, 0.4), (0.9, 0.6, 0.5, 0.7)))
-    assert known.at_precision(0.8) == 0.3
-    assert known.at_precision(0.85) == 0.6
+    assert known.at_precision(0.8) == (0.3, 0.2, 0.4)
+    assert known.at_precision(0.85) == (0.6, 0.5, 0.7)
     with pytest.raises(ModelError, match=r"no threshold reached more than 0\.9"):
         known.at_precision(0.95)
     with pytest.raises(ModelError, match="give the part"):

@@ -1,0 +1,84 @@
+"""Calibration of any detector's results file: what ``rankwise calibrate`` does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from rankwise.errors import DataError
+from rankwise.evaluation import figures
+from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
+from rankwise.evaluation.results import read_results, write_results
+from rankwise.evaluation.tabulate import score_lines
+from rankwise.models.confidence import rescored
+
+
+def calibrate_results(detections: Path, truth: Path, out: Path, console: Console | None = None) -> Evaluation:
+    """Fits a calibration to a results file, says what it is worth, and writes it; returns what was measured.
+
+    Written are ``calibration.json`` (the map, the thresholds and the calibration errors), ``detections.json`` with
+    calibrated scores, ``reliability.png`` and ``thresholds.png``.
+
+    Args:
+        detections: A COCO results file with scores from 0 to 1.
+        truth: COCO annotations of the same images.
+        out: Folder for what is written.
+        console: Where to print.
+
+    Raises:
+        DataError: A file is not what it should be.
+    """
+    console = console or Console(highlight=False)
+    annotations = _read(truth)
+    try:
+        categories = sorted(annotations["categories"], key=lambda category: category["id"])
+        category_ids = [int(category["id"]) for category in categories]
+        classes = [str(category["name"]) for category in categories]
+        image_ids = [image["id"] for image in annotations["images"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{truth}: not COCO annotations: no {error}; images and categories are needed") from error
+    if not isinstance(_read(detections), list):
+        raise DataError(f"{detections}: not a COCO results file, which is a list of detections")
+    try:
+        found = read_results(detections, category_ids)
+        result = calibrated(evaluate(annotations, found, category_ids, classes), image_ids)
+    except KeyError as error:
+        raise DataError(
+            f"{detections}: a detection has no {error}; expected image_id, category_id, bbox, score"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{detections}: {error}") from error
+    assert result.calibration is not None
+
+    out.mkdir(parents=True, exist_ok=True)
+    values = {"classes": classes, "category_ids": category_ids, **_part(result)}
+    (out / "calibration.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.items()}
+    write_results(out / "detections.json", scored, category_ids, digits=17)
+    if result.reliability is not None:
+        figures.save_figure(figures.reliability_diagram(result.reliability), out / "reliability.png")
+    figures.save_figure(figures.threshold_sweep(result), out / "thresholds.png")
+    result.print_table(console)
+    for line in score_lines(result):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print(f"calibration.json, detections.json (calibrated) and figures: {out}/", soft_wrap=True, markup=False)
+    return result
+
+
+def _part(result: Evaluation) -> dict[str, Any]:
+    """What ``calibration.json`` has of an evaluation."""
+    values = result.to_dict()
+    return {name: values[name] for name in ("calibration", "reliability", "thresholds", "ap", "images", "detections")}
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error})") from error

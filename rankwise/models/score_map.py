@@ -1,0 +1,246 @@
+"""What a score means: per class a strictly increasing map from raw scores to probabilities.
+
+It is fitted in :mod:`rankwise.evaluation.calibration` and travels with the weights as plain numbers; this module
+applies it and checks what a file claims. It needs no torch, since exported detectors use it too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rankwise.errors import ModelError
+
+Floats = NDArray[np.float64]
+
+#: From this logit on (0.9975, or 1 in 400) probabilities approach 0 and 1 by the logarithm of the logit only: no
+#: validation set supports more, and neighbouring raw scores keep different values instead of all becoming 1.
+TAIL = 6.0
+#: The most knots of a curve.
+MAX_KNOTS = 64
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The map of one class: piecewise linear from the logit of the raw score to the logit of the probability.
+
+    Attributes:
+        kind: How it was fitted. A logistic curve has one knot.
+        x: Logits of raw scores, strictly increasing.
+        y: Logits of probabilities there, strictly increasing.
+        slope: The slope before the first knot and after the last one, above 0.
+    """
+
+    kind: Literal["logistic", "isotonic"]
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    slope: float
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("logistic", "isotonic"):
+            raise ModelError(f"a calibration curve has kind {self.kind!r}: expected logistic or isotonic")
+        if not 1 <= len(self.x) <= MAX_KNOTS or len(self.y) != len(self.x):
+            raise ModelError(
+                f"a calibration curve has {len(self.x)} x and {len(self.y)} y: expected as many of each, at most "
+                f"{MAX_KNOTS}"
+            )
+        if not all(map(math.isfinite, (*self.x, *self.y, self.slope))):
+            raise ModelError("a calibration curve has a number that is not finite")
+        rising = all((np.diff(values) > 0).all() for values in (self.x, self.y))
+        if not rising or not self.slope > 0:
+            raise ModelError("a calibration curve is not strictly increasing")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {"kind": self.kind, "x": list(self.x), "y": list(self.y), "slope": self.slope}
+
+
+#: Probability equals raw score, up to the tails: what is left where nothing is known.
+IDENTITY = Curve("logistic", (0.0,), (0.0,), 1.0)
+
+
+@dataclass(frozen=True)
+class ScoreMap:
+    """Raw scores to the probability that a detection is right, by class.
+
+    "Right" is a match as COCO counts: an object of the class with IoU 0.5 or more, each object once. The map is
+    strictly increasing, so the order within a class and its AP stay as they are.
+
+    Attributes:
+        curves: One per class, in the order of the labels.
+        pooled: Labels of the classes that have the curve of all classes together, since validation had no object of
+            them.
+    """
+
+    curves: tuple[Curve, ...]
+    pooled: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.curves:
+            raise ModelError("a calibration needs a curve for each class, and has none")
+
+    def __call__(self, scores: ArrayLike, labels: ArrayLike) -> Floats:
+        """Probabilities, float64, in the shape of the scores.
+
+        Args:
+            scores: Raw scores from 0 to 1, any shape.
+            labels: Class indices of the same shape.
+
+        Raises:
+            ValueError: A score out of range or a label without a curve.
+        """
+        values, classes = checked(scores, labels, len(self.curves))
+        return expit(compress(self._interpolate(logit(values), classes, self.segments)))
+
+    def inverse(self, probabilities: ArrayLike, labels: ArrayLike) -> Floats:
+        """The raw scores that are mapped to these probabilities.
+
+        Args:
+            probabilities: From 0 to 1, any shape.
+            labels: Class indices of the same shape.
+        """
+        values, classes = checked(probabilities, labels, len(self.curves))
+        return expit(self._interpolate(expand(logit(values)), classes, self._inverse_segments))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
+        return {"curves": [curve.to_dict() for curve in self.curves], "pooled": list(self.pooled)}
+
+    @classmethod
+    def from_dict(cls, values: Any, classes: int | None = None) -> Self:
+        """A map out of what :meth:`to_dict` gave; everything is checked, since the file may be anybody's.
+
+        Args:
+            values: The plain values.
+            classes: How many classes it must have, where given.
+
+        Raises:
+            ModelError: It is not such a map.
+        """
+        try:
+            curves = tuple(
+                Curve(curve["kind"], numbers(curve["x"]), numbers(curve["y"]), number(curve["slope"]))
+                for curve in values["curves"]
+            )
+            pooled = tuple(int(label) for label in values.get("pooled", ()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"the calibration cannot be read ({type(error).__name__}: {error})") from error
+        if classes is not None and len(curves) != classes:
+            raise ModelError(f"the calibration has {len(curves)} curves for {classes} classes")
+        if any(not 0 <= label < len(curves) for label in pooled):
+            raise ModelError(f"the calibration speaks of the classes {pooled}, but has {len(curves)} curves")
+        return cls(curves, pooled)
+
+    @cached_property
+    def segments(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """The curves as tables, see :func:`as_segments`."""
+        return as_segments([(curve.x, curve.y, curve.slope) for curve in self.curves])
+
+    @cached_property
+    def _inverse_segments(self) -> tuple[Floats, ...]:
+        return as_segments([(curve.y, curve.x, 1 / curve.slope) for curve in self.curves])
+
+    @staticmethod
+    def _interpolate(x: Floats, labels: NDArray[np.int64], parts: tuple[Floats, ...]) -> Floats:
+        starts, x0, y0, slope = parts
+        flat, row = x.reshape(-1), labels.reshape(-1)
+        place = np.zeros(len(flat), dtype=np.int64)
+        for column in starts.T:
+            place += flat > column[row]
+        with np.errstate(invalid="ignore"):  # infinite minus infinite cannot be: knots are finite
+            return (y0[row, place] + slope[row, place] * (flat - x0[row, place])).reshape(x.shape)
+
+
+def as_segments(
+    curves: Sequence[tuple[Sequence[float], Sequence[float], float]],
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Curves as tables: where each segment after the first starts [C, K], and x, y and slope of each [C, K + 1].
+
+    A point is in the segment whose number is the count of starts below it. Shorter curves have starts at infinity.
+
+    Args:
+        curves: Knots x, knots y and the outer slope of each.
+    """
+    most = max(len(x) for x, _, _ in curves)
+    starts = np.full((len(curves), most), np.inf)
+    x0, y0, slope = (np.zeros((len(curves), most + 1)) for _ in range(3))
+    for row, (x, y, outer) in enumerate(curves):
+        knots = len(x)
+        starts[row, :knots] = x
+        x0[row], y0[row], slope[row] = x[-1], y[-1], outer
+        x0[row, : knots + 1], y0[row, : knots + 1] = [x[0], *x], [y[0], *y]
+        slope[row, 1:knots] = np.diff(y) / np.diff(x)
+    return starts, x0, y0, slope
+
+
+def compress(logits: Floats) -> Floats:
+    """Logits beyond ±TAIL drawn in by the logarithm: strictly increasing, the identity between."""
+    size = np.abs(logits)
+    return np.sign(logits) * (np.minimum(size, TAIL) + np.log1p(np.maximum(size - TAIL, 0)))
+
+
+def expand(logits: Floats) -> Floats:
+    """The inverse of :func:`compress`."""
+    size = np.abs(logits)
+    with np.errstate(over="ignore"):
+        return np.sign(logits) * (np.minimum(size, TAIL) + np.expm1(np.maximum(size - TAIL, 0)))
+
+
+def logit(scores: Floats) -> Floats:
+    """log(s / (1 - s)), finite at 0 and 1 too: there it is that of the nearest other float64."""
+    inner = np.clip(scores, np.nextafter(0, 1), np.nextafter(1, 0))
+    return np.log(inner) - np.log1p(-inner)
+
+
+def expit(logits: Floats) -> Floats:
+    """1 / (1 + exp(-x)) without overflow."""
+    low = np.exp(-np.abs(logits))
+    return np.where(logits < 0, low, 1.0) / (1 + low)
+
+
+def checked(scores: ArrayLike, labels: ArrayLike, classes: int | None) -> tuple[Floats, NDArray[np.int64]]:
+    """Scores as float64 and labels as int64, if they are what they should be.
+
+    Args:
+        scores: From 0 to 1.
+        labels: Class indices of the same shape.
+        classes: Labels must be below it, where given.
+
+    Raises:
+        ValueError: They are not.
+    """
+    values, indices = np.asarray(scores, dtype=np.float64), np.asarray(labels)
+    if values.shape != indices.shape:
+        raise ValueError(f"{list(values.shape)} scores need as many labels, not {list(indices.shape)}")
+    if indices.size and indices.dtype.kind not in "iu":
+        raise ValueError(f"labels must be integers, the class indices, not {indices.dtype}")
+    bad = ~((values >= 0) & (values <= 1))
+    if bad.any():
+        raise ValueError(
+            f"a score is {values[bad][0]:g} ({bad.sum()} such): raw scores must be from 0 to 1; "
+            "apply a sigmoid to logits first"
+        )
+    if indices.size and (indices.min() < 0 or (classes is not None and indices.max() >= classes)):
+        limit = "" if classes is None else f" of {classes} classes"
+        raise ValueError(f"labels are from {indices.min()} to {indices.max()}: expected class indices{limit} from 0")
+    return values, indices.astype(np.int64)
+
+
+def number(value: Any) -> float:
+    """A plain number; anything else, a truth value too, is a TypeError."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+def numbers(values: Any) -> tuple[float, ...]:
+    """A list of plain numbers; anything else is a TypeError."""
+    if not isinstance(values, list | tuple):
+        raise TypeError(f"{values!r} is not a list of numbers")
+    return tuple(map(number, values))
