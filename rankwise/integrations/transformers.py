@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 #: What the criteria of transformers call their classification losses, and the name under which each reports its value.
 CLASSIFICATION = {"labels": "loss_ce", "vfl": "loss_vfl", "focal": "loss_focal", "bce": "loss_bce", "mal": "loss_mal"}
 
+#: A matched query is positive even if its box misses the object.
+LEAST_QUALITY = 1e-6
+
 Match = tuple[Tensor, Tensor]
 
 
-def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0) -> Model:
+def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0, keep: float = 0.0) -> Model:
     """Makes a detector of transformers train by ranking, and returns it: the model itself is changed.
 
     The call stays ``model(pixel_values, labels=labels).loss``. The classification loss (varifocal, focal, cross
@@ -41,7 +44,8 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0) -> 
     Every output that had a classification loss has a ranking of its own: the last decoder layer, the auxiliary ones,
     the encoder's proposals and the denoising queries, where objects under little noise rank above those under so much
     that they are to count as background. Query groups (LW-DETR, RF-DETR) rank each by itself, and the loss is their
-    mean. Models that report a softmax with a background class (DETR, YOLOS) have its log-odds ranked.
+    mean. Models that report a softmax with a background class (DETR, YOLOS) have its log-odds ranked; models that score
+    the tokens of a text (Grounding DINO) have the tokens of a matched query's class as positives.
 
     A batch without objects has no denoising queries, so one process may have them and another not: they are ranked in
     each process by itself, also with ``scope="world"``.
@@ -51,6 +55,7 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0) -> 
         loss: Any loss of ``rankwise.losses``; APE loss if not given. ``APELoss(scope="image")`` ranks each image by
             itself.
         weight: Factor on the ranking loss, beside the weight that the model's config may have for it.
+        keep: Weight of the model's own classification loss beside the ranking loss; 0 leaves it out.
 
     Raises:
         TypeError: If the model is not a detector of transformers, or of a kind whose loss cannot be replaced, or if
@@ -65,7 +70,7 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0) -> 
             "use_ranking takes a detector of transformers that leaves its loss to a criterion, such as RT-DETR, D-FINE "
             f"or deformable DETR, not a {type(model).__name__}"
         )
-    model.loss_function = _RankingFunction(own, loss, weight)
+    model.loss_function = _RankingFunction(own, loss, weight, keep)
     return model
 
 
@@ -76,12 +81,14 @@ class _RankingFunction:
         own: The model's own loss function.
         loss: What replaces the classification loss.
         weight: Factor on it.
+        keep: Factor on the classification loss itself.
     """
 
-    def __init__(self, own: FunctionType, loss: Loss, weight: float) -> None:
+    def __init__(self, own: FunctionType, loss: Loss, weight: float, keep: float) -> None:
         self.own = own
         self.loss = loss
         self.weight = weight
+        self.keep = keep
 
     @eager  # the copied function is a new one in every call: a compiler would compile the model in every step
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -118,8 +125,14 @@ class _RankingFunction:
         denoising = indices is getattr(criterion, "denoising", None)
         with single_process() if denoising else nullcontext():
             groups = 1 if denoising else getattr(criterion, "group_detr", 1)
-            value = self.ranking(outputs, targets, indices, criterion.num_classes, groups)
-        return {CLASSIFICATION[name]: self.weight * value}
+            value = self.weight * (
+                self.ranking_of_tokens(outputs, targets, indices)
+                if "text_mask" in outputs
+                else self.ranking(outputs, targets, indices, criterion.num_classes, groups)
+            )
+        if self.keep:
+            value = value + self.keep * own(name, outputs, targets, indices, *args, **kwargs)[CLASSIFICATION[name]]
+        return {CLASSIFICATION[name]: value}
 
     def ranking(
         self,
@@ -141,20 +154,47 @@ class _RankingFunction:
         logits, boxes = outputs["logits"].float(), outputs["pred_boxes"].detach().float()
         if logits.shape[-1] == classes + 1:
             logits = log_odds(logits, background=classes)
+        at, kinds, iou = _matched(boxes, targets, indices)
         labels = torch.full(logits.shape[:2], classes, device=logits.device)
         quality = boxes.new_zeros(labels.shape)
-        image = torch.cat([torch.full_like(query, number) for number, (query, _) in enumerate(indices)])
-        query = torch.cat([query for query, _ in indices])
-        pairs = list(zip(targets, (matched for _, matched in indices), strict=True))
-        truth = torch.cat([target["boxes"][matched] for target, matched in pairs]).to(boxes)
-        labels[image, query] = torch.cat([target["class_labels"][matched] for target, matched in pairs]).to(labels)
-        quality[image, query] = paired_iou(_corners(boxes[image, query]), _corners(truth))
+        labels[at], quality[at] = kinds, iou
         loss, total = self.loss.to(logits.device), logits.new_zeros(())
         for part in _group_slices(labels.shape[1], groups):
             rows, samples = labels[:, part], logits[:, part]
             image_of = torch.arange(len(rows), device=rows.device).repeat_interleave(rows.shape[1])
             total = total + loss(samples.flatten(0, 1), rows.flatten(), quality[:, part].flatten(), image_of)
         return total / groups
+
+    def ranking_of_tokens(
+        self, outputs: dict[str, Any], targets: list[dict[str, Tensor]], indices: list[Match]
+    ) -> Tensor:
+        """The ranking loss of a model that scores queries by the tokens of a text: all tokens of a class are positive.
+
+        Args:
+            outputs: ``logits`` [B, Q, T], ``pred_boxes`` [B, Q, 4], ``text_mask``, which tokens there are, [B, *, T],
+                and ``label_maps``, the tokens of each image's classes, [classes, T].
+            targets: ``class_labels`` and ``boxes``, one per image.
+            indices: The matched queries and their objects, one per image.
+        """
+        logits, boxes = outputs["logits"].float(), outputs["pred_boxes"].detach().float()
+        (image, query), kinds, iou = _matched(boxes, targets, indices)
+        dense = torch.zeros_like(logits)
+        tokens = [outputs["label_maps"][number][kind] for number, kind in zip(image.tolist(), kinds, strict=True)]
+        if tokens:
+            dense[image, query] = torch.stack(tokens).to(dense) * iou.clamp(min=LEAST_QUALITY)[:, None]
+        return self.loss.to(logits.device).dense(logits, dense, mask=outputs["text_mask"][:, :1].expand_as(logits))
+
+
+def _matched(
+    boxes: Tensor, targets: list[dict[str, Tensor]], indices: list[Match]
+) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
+    """Image and query of each match, its class, and the IoU of the query's box with its object's."""
+    image = torch.cat([torch.full_like(query, number) for number, (query, _) in enumerate(indices)]).to(boxes.device)
+    query = torch.cat([query for query, _ in indices]).to(boxes.device)
+    pairs = list(zip(targets, (matched for _, matched in indices), strict=True))
+    truth = torch.cat([target["boxes"][matched] for target, matched in pairs]).to(boxes)
+    kinds = torch.cat([target["class_labels"][matched] for target, matched in pairs]).to(boxes.device).long()
+    return (image, query), kinds, paired_iou(_corners(boxes[image, query]), _corners(truth))
 
 
 def _remember(criterion: Any, own: Callable[..., list[Match]], *args: Any) -> list[Match]:

@@ -13,9 +13,15 @@ from torch import Tensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.multiprocessing.spawn import spawn
 from torchvision.ops import box_convert, box_iou
-from transformers import Trainer, TrainingArguments
+from transformers import (
+    GroundingDinoForObjectDetection,
+    MMGroundingDinoForObjectDetection,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.loss.loss_grounding_dino import GroundingDinoHungarianMatcher
 from transformers.loss.loss_lw_detr import LwDetrHungarianMatcher
-from transformers_models import GROUPS, MORE, lw_detr, yolos
+from transformers_models import GROUPS, MORE, grounding_dino, lw_detr, yolos
 
 from rankwise.integrations.transformers import use_ranking
 from rankwise.losses import APELoss, FocalLoss
@@ -73,6 +79,46 @@ def test_a_training_step_changes_the_classification_loss_alone(build: Callable[[
     again = type(model).from_pretrained(tmp_path)
     with torch.no_grad():
         torch.testing.assert_close(again.eval()(images()).logits, model.eval()(images()).logits)
+
+
+@pytest.mark.parametrize("kind", [GroundingDinoForObjectDetection, MMGroundingDinoForObjectDetection])
+def test_grounding_dino_ranks_the_tokens_of_its_classes(kind: Any) -> None:
+    model = built(lambda: grounding_dino(kind))
+    text = {"input_ids": torch.tensor([[101, 7, 8, 1012, 9, 1012, 102]] * 2)}  # two classes: of two tokens, and of one
+    labels = [
+        {"class_labels": torch.tensor([0, 1, 0]), "boxes": objects()[0]["boxes"]},
+        {"class_labels": torch.tensor([1]), "boxes": objects()[1]["boxes"]},
+    ]
+    torch.manual_seed(2)
+    own = model(pixel_values=images(), labels=labels, **text)
+    torch.manual_seed(2)
+    ranked = use_ranking(model)(pixel_values=images(), labels=labels, **text)
+    ranked.loss.backward()
+    assert ranked.loss_dict["loss_ce"].item() != pytest.approx(own.loss_dict["loss_ce"].item(), rel=1e-3)
+    torch.testing.assert_close(ranked.loss_dict["loss_giou"], own.loss_dict["loss_giou"])
+    assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
+    matcher = GroundingDinoHungarianMatcher(class_cost=1, bbox_cost=5, giou_cost=2)
+    boxes, maps = ranked.pred_boxes.detach(), torch.tensor([[0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0]])
+    padded = torch.nn.functional.pad(maps, (0, ranked.logits.shape[-1] - 7))
+    outputs = {"logits": ranked.logits, "pred_boxes": boxes, "label_maps": (padded, padded)}
+    targets, mask = torch.zeros_like(ranked.logits), torch.zeros_like(ranked.logits, dtype=torch.bool)
+    mask[..., :7] = True
+    for number, (queries, matched) in enumerate(matcher(outputs, labels)):
+        pairs = (boxes[number, queries], labels[number]["boxes"][matched])
+        quality = box_iou(*(box_convert(part, "cxcywh", "xyxy") for part in pairs)).diag().clamp(min=1e-6)
+        targets[number, queries] = padded[labels[number]["class_labels"][matched]] * quality[:, None]
+    assert int((targets > 0).sum()) == 6
+    expected = APELoss(method="dense").dense(ranked.logits, targets, mask=mask)
+    torch.testing.assert_close(ranked.loss_dict["loss_ce"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_its_own_loss_can_be_kept_beside() -> None:
+    model = built(yolos)
+    own, ranked, both = (
+        called(change(model)).loss_dict["loss_ce"].item()
+        for change in (lambda m: m, use_ranking, lambda m: use_ranking(m, keep=0.5))
+    )
+    assert both == pytest.approx(ranked + 0.5 * own, rel=1e-4)
 
 
 def test_query_groups_rank_each_by_itself() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from integration_models import CLASSES, DETR, ENCODER_DECODER, RESNET
 from transformers import (
+    BertConfig,
     ConditionalDetrConfig,
     ConditionalDetrForObjectDetection,
     DabDetrConfig,
@@ -106,6 +107,15 @@ def lw_detr() -> LwDetrForObjectDetection:
 
 def rf_detr() -> RfDetrForObjectDetection:
     return RfDetrForObjectDetection(RfDetrConfig(backbone_config=RfDetrDinov2Config(num_windows=1, **VIT), **GROUPED))
+
+
+def grounding_dino(kind: Any) -> Any:
+    text = BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=1100)
+    sizes = {"encoder_layers": 1, "encoder_ffn_dim": 64, "encoder_attention_heads": 4, "max_text_len": 16}
+    sizes |= {"decoder_layers": 2, "decoder_ffn_dim": 64, "decoder_attention_heads": 4}
+    backbone = {"backbone_config": ResNetConfig(**RESNET), "num_feature_levels": 3, "num_queries": 20, "d_model": 64}
+    settings = {"text_config": text, "auxiliary_loss": True, "two_stage": True, "text_enhancer_dropout": 0.0}
+    return kind(kind.config_class(**backbone, **sizes, **settings, dropout=0.0, fusion_droppath=0.0))
 
 
 MORE = {
