@@ -68,6 +68,21 @@ def all_reduce_any(*flags: bool) -> list[bool]:
     return [bool(flag) for flag in tensor.tolist()]
 
 
+def all_reduce_sum_(value: Tensor) -> None:
+    """Sums a tensor over all processes, in place, without waiting for the device."""
+    if is_initialized():
+        distributed.all_reduce(value)
+
+
+def all_gather_equal(value: Tensor) -> Tensor:
+    """The tensors of all processes, all [n], one after the other, without waiting for the device."""
+    if world_size() == 1:
+        return value
+    gathered = value.new_empty(world_size() * value.numel())
+    distributed.all_gather_into_tensor(gathered, value)
+    return gathered
+
+
 def all_gather_rows(rows: Tensor) -> list[Tensor]:
     """The rows of all processes, [n_r, k] each, sorted by rank; a process may have none."""
     if world_size() == 1:
