@@ -90,6 +90,12 @@ def _load(name: str) -> tuple[Engine | None, str | None]:
         return None, str(error)
 
 
+def _triton() -> Engine:
+    from rankwise.pairsums.engines.triton import TritonEngine
+
+    return TritonEngine()
+
+
 def _dense() -> Engine:
     from rankwise.pairsums.engines.dense import DenseEngine
 
@@ -98,5 +104,6 @@ def _dense() -> Engine:
 
 #: What each engine runs on, and how to get it: its libraries are imported when it is first asked for.
 _ENGINES: dict[str, tuple[str, Callable[[], Engine]]] = {
+    "triton": ("cuda, rocm", _triton),
     "dense": ("any", _dense),
 }

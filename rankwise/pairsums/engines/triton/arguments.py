@@ -46,8 +46,11 @@ class Positives(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What the gradient is made of, per positive: how hard it pushes negatives down, float32; how hard positives of lower
-    quality and how hard it is pulled up itself, float64, since they cancel in part."""
+    """What the gradient is made of, per positive.
+
+    How hard it pushes negatives down, float32; how hard it pushes positives of lower quality down and how hard it is
+    pulled up itself, float64, since these cancel in part.
+    """
 
     negatives: Any
     lower: Any
@@ -64,4 +67,4 @@ class Blocks(NamedTuple):
     groups: int  # programs that compare positives at most
 
 
-BLOCKS = Blocks(1 << 14, 8, 128, 512, 2) if INTERPRETED else Blocks(512, 1024, 4, 128, 1024)
+BLOCKS = Blocks(1 << 15, 8, 32, 1024, 2) if INTERPRETED else Blocks(512, 1024, 4, 64, 1024)

@@ -180,7 +180,8 @@ class _Call:
         self.grouped = spec.scope == "image"
         self.groups = max(2, min(IMAGES, self.rows)) if self.grouped else 1
         self.processes = distributed.world_size() if spec.scope == "world" else 1
-        self.scatter_programs = max(1, min(triton.cdiv(self.size, BLOCKS.samples), BLOCKS.programs))
+        self.block = BLOCKS.samples // 2 if self.grouped else BLOCKS.samples  # else registers spill
+        self.scatter_programs = self.programs(self.size, self.block, BLOCKS.programs)
         self.pair_programs = self.programs(self.rows, BLOCKS.rows, BLOCKS.groups)
         self.copies = 1 if self.size < 1 << 18 or INTERPRETED else 8 if self.size < 1 << 26 else 64
 
@@ -233,14 +234,14 @@ def _smooth_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
     tails = torch.empty(2 * groups, dtype=torch.float64, device=device)
     _list(call, buffers, faults)
     width = _width(call.scale)
-    turns = triton.cdiv(triton.cdiv(call.size, BLOCKS.samples), call.scatter_programs)
-    most = min(call.size, turns * triton.cdiv(call.scatter_programs, copies) * BLOCKS.samples)
+    turns = triton.cdiv(triton.cdiv(call.size, call.block), call.scatter_programs)
+    most = min(call.size, turns * triton.cdiv(call.scatter_programs, copies) * call.block)
     digits = max(1, most.bit_length())
     fraction = min(16, 62 - 2 * digits)  # bits of an offset: as many as fit beside a sum and a count of all samples
     shift, ones = digits + fraction, float(1 << fraction)
     histogram.scatter[call.scatter_programs,](
         call.batch, buffers.tables, table, beyond_words, faults, shift, ones, copies, call.scatter_programs,
-        C=call.classes, WIDTH=width, SCALE=call.scale, GROUPS=groups, BLOCK=BLOCKS.samples,
+        C=call.classes, WIDTH=width, SCALE=call.scale, GROUPS=groups, BLOCK=call.block,
     )  # fmt: skip
     block = histogram.CELLS.value if INTERPRETED else 32
     histogram.coarsen[histogram.CELLS.value // block, groups](
@@ -277,7 +278,7 @@ def _step_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
     )
     intervals.scatter[call.scatter_programs,](
         call.batch, buffers.positives, *edges, table, faults, call.copies, call.scatter_programs,
-        C=call.classes, **sizes, BLOCK=BLOCKS.samples,
+        C=call.classes, **sizes, BLOCK=call.block,
     )  # fmt: skip
     merging = call.programs(2 * capacity, 1024, 64)
     intervals.merge_copies[merging,](buffers.positives, table, moments, capacity, call.copies, merging, BLOCK=1024)
@@ -295,9 +296,7 @@ def _weigh(call: _Call, buffers: Buffers, sums: Tensor, values: Tensor) -> tuple
     sizes = {"GROUPED": call.grouped, "BU": BLOCKS.rows, "BV": BLOCKS.columns}
     first, second = values
     if spec.family == "ranksort":
-        pairs.weigh_ranksort[programs,](
-            positives, sums, weights, first, second, programs, SCALE=call.scale, **sizes
-        )
+        pairs.weigh_ranksort[programs,](positives, sums, weights, first, second, programs, SCALE=call.scale, **sizes)
     elif spec.family == "alrp":
         pairs.weigh_alrp[programs,](
             positives, sums, weights, second, first, programs, SCALE=call.scale, TAU=spec.tau, **sizes
@@ -324,10 +323,9 @@ def _smooth_gradient(call: _Call, buffers: Buffers, upstream: Tensor, own: Tenso
     taylor.cell_cubics[triton.cdiv(cells, bc), call.groups](
         upstream, buffers.positives, buffers.tables, weights, cubics, call.processes, **sizes, BC=bc, BV=bv
     )
-    block = 4 * BLOCKS.samples if INTERPRETED else BLOCKS.samples
-    taylor.gradient_of_cubics[call.programs(call.size, block),](
+    taylor.gradient_of_cubics[call.programs(call.size, call.block),](
         upstream, call.batch, buffers.positives, buffers.tables, weights, cubics, buffers.slots, own, buffers.poison,
-        out, call.processes, C=call.classes, **sizes, BLOCK=block,
+        out, call.processes, C=call.classes, **sizes, BLOCK=call.block,
     )  # fmt: skip
 
 
@@ -342,8 +340,7 @@ def _step_gradient(call: _Call, buffers: Buffers, upstream: Tensor, own: Tensor,
         upstream, buffers.positives, *edges, begins, ends, buffers.weights, lines, call.processes, programs,
         **sizes, BI=BLOCKS.rows, BV=BLOCKS.columns,
     )  # fmt: skip
-    block = 4 * BLOCKS.samples if INTERPRETED else BLOCKS.samples
-    intervals.gradient_of_lines[call.programs(call.size, block),](
+    intervals.gradient_of_lines[call.programs(call.size, call.block),](
         call.batch, buffers.positives, *edges, lines, buffers.slots, own, buffers.poison, out,
-        C=call.classes, **sizes, BLOCK=block,
+        C=call.classes, **sizes, BLOCK=call.block,
     )  # fmt: skip

@@ -81,19 +81,22 @@ def scatter(
         finite = tl.abs(x) < INF
         bad += (there & ~finite).to(tl.int32)
         counted = there & finite & (label >= 0) & (label != at - row * C)
-        group = tl.zeros([BLOCK], tl.int64)
+        beyond_of = tl.zeros([BLOCK], tl.int32)
         if GROUPS > 1:
-            group = tl.load(batch.image + row, mask=there, other=-1)
-            counted = counted & (group >= 0) & (group < GROUPS)
-            group = tl.where(counted, group, 0)
+            image = tl.load(batch.image + row, mask=there, other=-1)
+            counted = counted & (image >= 0) & (image < GROUPS)
+            group = tl.where(counted, image, 0).to(tl.int32)
+            beyond_of = group * EXPONENTS
             width, first, state = lattice(extremes, group, WIDTH, SCALE)
         bin, offset = bins_of(tl.where(finite, x, 0.0), width, first)
         counted = counted & (tl.zeros([BLOCK], tl.int32) + state == USABLE) & (bin >= 0)
         inside = counted & (bin < BINS)
         bin = tl.where(inside, bin, 0)
-        word = group * copies * TABLE + (bin % LANES) * ROW + bin // LANES
+        word = (bin % LANES) * ROW + bin // LANES
+        if GROUPS > 1:
+            word += group * (copies * TABLE)
         value = (offset * ones + 0.5).to(tl.int64) + (tl.full([BLOCK], 1, tl.int64) << shift)
-        low = tl.min(tl.where(inside, word, 1 << 62))
+        low = tl.min(tl.where(inside, word, 0x7FFFFFFF))
         high = tl.max(tl.where(inside, word, -1))
         if low == high:  # all in one bin, as in a head whose logits all begin equal
             tl.atomic_add(copy + low, tl.sum(tl.where(inside, value, 0)), sem="relaxed")
@@ -105,9 +108,9 @@ def scatter(
             bits = tl.maximum(x - top, 0.0).to(tl.int32, bitcast=True)
             exponent = tl.maximum(bits >> 23, 1)
             mantissa = (bits & 0x7FFFFF) + tl.where(bits >= 1 << 23, 1 << 23, 0)
-            tl.atomic_add(beyond + group * EXPONENTS + exponent, mantissa.to(tl.int64), mask=over, sem="relaxed")
+            tl.atomic_add(beyond + beyond_of + exponent, mantissa.to(tl.int64), mask=over, sem="relaxed")
             one = tl.full([BLOCK], 1, tl.int64)
-            tl.atomic_add(beyond + group * EXPONENTS + BEYOND, one, mask=over, sem="relaxed")
+            tl.atomic_add(beyond + beyond_of + BEYOND, one, mask=over, sem="relaxed")
     tl.atomic_add(faults, tl.sum(bad).to(tl.int64), sem="relaxed")
 
 

@@ -91,7 +91,7 @@ def interpolate_precision(
         best = own
         for start in range(0, total, BV):
             v = start + tl.arange(0, BV)
-            x, _, theirs, there = load_positives(positives, v, total, 1.0, False, False, GROUPED)
+            x, _unread, theirs, there = load_positives(positives, v, total, 1.0, False, False, GROUPED)
             pairs = there[None, :] & (x[None, :] <= p[:, None])
             if GROUPED:
                 pairs = pairs & (theirs[None, :] == group[:, None])
@@ -153,7 +153,7 @@ def weigh_alrp(
     total = tl.load(positives.counts)
     for first in range(tl.program_id(0) * BU, total, programs * BU):
         u = first + tl.arange(0, BU)
-        c, q, group, mine = load_positives(positives, u, total, SCALE, True, True, GROUPED)
+        c, _q, group, mine = load_positives(positives, u, total, SCALE, True, True, GROUPED)
         among = tl.zeros([BU], tl.float64)
         boxes = tl.zeros([BU], tl.float64)
         for start in range(0, total, BV):
@@ -191,7 +191,7 @@ def box_weights(
         c, _, group, mine = load_positives(positives, v, total, SCALE, True, False, GROUPED)
         for start in range(0, total, BV):
             u = start + tl.arange(0, BV)
-            x, _, theirs, there = load_positives(positives, u, total, SCALE, True, False, GROUPED)
+            x, _unread, theirs, there = load_positives(positives, u, total, SCALE, True, False, GROUPED)
             rank = tl.where(u[None, :] == v[:, None], 1.0, pair_rank(c[:, None] - x[None, :], SCALE, True))
             pairs = mine[:, None] & there[None, :]
             if GROUPED:
@@ -237,7 +237,7 @@ def positive_gradients(
     SCALE: tl.constexpr, STEP: tl.constexpr, LOWER: tl.constexpr, GROUPED: tl.constexpr, BU: tl.constexpr,
     BV: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of this process's positives: pushed down by those of higher quality if LOWER, pulled up by errors."""
+    """The gradient of this process's positives: pulled up by errors, with LOWER pushed down by higher quality."""
     total = tl.load(positives.counts)
     shift = tl.load(positives.counts + 1)
     outer = tl.load(upstream).to(tl.float64) * copies

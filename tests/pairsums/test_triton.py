@@ -1,0 +1,101 @@
+"""The Triton engine without a GPU: what it launches, that it never waits for the device, and that it compiles."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_counting import CountGPUWork, on_gpu
+from ranking_specs import SPECS, make_samples
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rankwise.pairsums.ranking import ranking_loss
+
+pytest.importorskip("triton")
+HERE = Path(__file__).parent
+LIMITS = {"APE": 12, "PE": 12, "sigmoid": 12, "interpolated sigmoid": 16, "narrow step": 16, "AP": 16}
+
+
+@pytest.mark.timeout(1200)
+def test_the_numbers_are_right_in_the_interpreter():
+    """The interpreter must be chosen before triton is imported, so the tests run in a process of their own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "test_triton_interpreted.py")]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE.parent.parent)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
+    assert "skipped" not in result.stdout
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("scope", ["batch", "image"])
+def test_forward_and_backward_launch_few_kernels_and_never_wait(name, scope):
+    samples, spec = make_samples("middle"), replace(SPECS[name], scope=scope)
+    with CountGPUWork() as work:
+        logits = on_gpu(samples.logits).requires_grad_()
+        others = (on_gpu(t) for t in samples[1:])
+        ranking_loss(logits, *others, spec, method="fast").loss.backward()
+    assert not work.syncs, work.report()
+    assert work.launches <= LIMITS.get(name, 30), work.report()
+    assert any("triton" in line for line in work.lines), work.report()
+
+
+def test_a_sync_is_reported_with_its_line():
+    samples = make_samples("middle")
+    with CountGPUWork() as work:
+        given = [on_gpu(t) for t in samples]
+        ranking_loss(*given, SPECS["APE"], method="fast", check=False)
+        assert not work.syncs
+        with suppress(ValueError):  # the kernels have not run, so the loss may be NaN or not
+            ranking_loss(*given, SPECS["APE"], method="fast", check=True)
+    assert any(line.startswith("rankwise/pairsums/ranking.py:") for line, _ in work.syncs), work.report()
+
+
+@pytest.mark.parametrize("name", ["APE", "aLRP"])
+def test_the_operators_take_fake_tensors(name):
+    """As torch.compile does when it traces: any operation that needs a value on the host would raise."""
+    with FakeTensorMode():
+        logits = torch.empty(1000, 80, device="cuda", dtype=torch.bfloat16)
+        labels = torch.empty(1000, device="cuda", dtype=torch.int64)
+        quality = torch.empty(1000, device="cuda")
+        given, key = (logits, labels, quality, None), SPECS[name].key
+        loss, _, boxes, *saved = torch.ops.rankwise.ranking_loss(*given, key, "triton", False)
+        gradient = torch.ops.rankwise.ranking_loss_backward(loss, *given, saved, key, "triton")
+        assert boxes.numel() == (1000 if name == "aLRP" else 0)
+        assert gradient.shape == logits.shape
+        assert gradient.dtype == torch.bfloat16
+        assert gradient.device.type == "cuda"
+
+
+def _each_kernel_once() -> dict:
+    """Each kernel as one of the losses launches it, in the versions that take the most registers."""
+    from triton_compilation import launches_of
+
+    launches = {}
+    for name, scope, dtype in (
+        ("AP", "batch", torch.float32),
+        ("aLRP", "batch", torch.float32),
+        ("APE", "batch", torch.float32),
+        ("RankSort", "image", torch.bfloat16),
+        ("APE", "image", torch.float16),
+    ):
+        for launch in launches_of(replace(SPECS[name], scope=scope), dtype):
+            if scope == "batch" or launch.name not in launches or launch.name.endswith(("scatter", "sums_over_cells")):
+                launches[launch.name, scope if launch.name.endswith("scatter") else ""] = launch
+    return launches
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx942"])
+def test_every_kernel_compiles_ahead_of_time_without_spills(target):
+    from triton_compilation import TOOLS, usage
+
+    if not target.startswith("gfx") and not (TOOLS / "ptxas").exists():
+        pytest.skip(f"Triton's ptxas is not installed: kernels for {target} were not compiled")
+    launches = _each_kernel_once()
+    assert len({name for name, _ in launches}) == 21
+    found = {name: usage(launch, target) for name, launch in launches.items()}
+    assert not {name: used for name, used in found.items() if used.spills}, found
