@@ -23,6 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from triton.runtime.jit import JITFunction
 
+from rankwise import distributed
 from rankwise.pairsums.engines.triton import TritonEngine
 from rankwise.pairsums.spec import RankingSpec, Samples
 
@@ -75,12 +76,26 @@ def recorded_launches() -> Iterator[list[Launch]]:
         yield launches
 
 
+@contextmanager
+def two_processes() -> Iterator[None]:
+    """As if there were another process, which sends nothing in particular."""
+    with (
+        patch.object(distributed, "world_size", lambda: 2),
+        patch.object(distributed, "all_gather_equal", lambda value: torch.cat([value, value])),
+        patch.object(distributed, "all_reduce_sum_", lambda value: None),
+    ):
+        yield
+
+
 def launches_of(
     spec: RankingSpec, dtype: torch.dtype = torch.float32, rows: int = 20_000, classes: int = 80
 ) -> list[Launch]:
-    """What forward and backward launch, on fake tensors: an operation that makes the host wait raises."""
+    """What forward and backward launch, on fake tensors: an operation that makes the host wait raises.
+
+    The scope "world" is that of two processes.
+    """
     engine = TritonEngine()
-    with recorded_launches() as launches, FakeTensorMode():
+    with recorded_launches() as launches, two_processes(), FakeTensorMode():
         samples = Samples(
             torch.empty(rows, classes, dtype=dtype, device="cuda"),
             torch.empty(rows, dtype=torch.int64, device="cuda"),

@@ -20,10 +20,12 @@ def sigmoid(z):
 
 @triton.jit
 def log1p(e):
-    """log(1 + e) for e in [0, 1] to the precision of float32."""
-    u = 1.0 + e
-    d = u - 1.0
-    return tl.where(d == 0.0, e, tl.log(u) * (e / tl.where(d == 0.0, 1.0, d)))
+    """log(1 + e) for e in [0, 1] to the precision of float32, however small e is: 2 artanh(e / (2 + e)) as a series."""
+    s = e / (2.0 + e)
+    q = s * s
+    series = 1.0 / 11 + q * (1.0 / 13 + q * (1.0 / 15 + q * (1.0 / 17)))
+    series = 1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q * (1.0 / 9 + q * series)))
+    return 2.0 * s + 2.0 * s * (q * series)
 
 
 @triton.jit

@@ -33,6 +33,9 @@ IMAGES = 64
 #: are counted as faults.
 WORLD_CAPACITY = 1 << 15
 
+#: Logits are counted by int32, which must not overflow in the last block.
+MOST = (1 << 31) - (1 << 20)
+
 #: Bins are at most so wide, in units of 1/λ.
 WIDEST = 2.0**-7
 
@@ -95,8 +98,8 @@ class TritonEngine:
             return "it has no max_negatives"
         if type(spec.distance) not in (Step, Sigmoid, SigmoidCrossEntropy):
             return f"it has no sums of {type(spec.distance).__name__}"
-        if samples.logits.numel() >= 1 << 31:
-            return f"it takes up to 2^31 logits, got {samples.logits.numel()}"
+        if samples.logits.numel() > MOST:
+            return f"it takes up to {MOST:,} logits, got {samples.logits.numel():,}"
         return None
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:

@@ -40,23 +40,25 @@ BEYOND = tl.constexpr(255)
 
 @triton.jit
 def lattice(extremes, group, WIDTH: tl.constexpr, SCALE: tl.constexpr):
-    """Width of the bins of groups, their first cell, counted from 0, and USABLE, APART or EMPTY.
+    """Width of the bins of groups and its inverse, their first cell, counted from 0, and USABLE, APART or EMPTY.
 
-    The width is a power of two, WIDTH or half of it, so that a sample's bin and its offset in it are exact.
+    The width is a power of two, WIDTH or half of it, so that a sample's bin and its offset in it are exact. (Division
+    of float32 numbers is not: it is approximated.)
     """
     low, high, some = load_extremes(extremes, group)
     need = high - low + (BELOW + ABOVE) / SCALE
-    fine: tl.constexpr = WIDTH / 2
-    width = tl.where(need <= fine * (BINS - 2 * PARTS), fine, WIDTH)
-    first = tl.floor((low - BELOW / SCALE) / (width * PARTS))
+    fine = need <= (WIDTH / 2) * (BINS - 2 * PARTS)
+    width = tl.where(fine, WIDTH / 2, WIDTH)
+    inverse = tl.where(fine, 2 / WIDTH, 1 / WIDTH)
+    first = tl.floor((low - BELOW / SCALE) * (inverse * (1.0 / PARTS)))
     usable = some & (need <= WIDTH * (BINS - 2 * PARTS)) & (tl.abs(first) * PARTS < FURTHEST)
-    return width, tl.where(usable, first, 0.0), tl.where(usable, USABLE, tl.where(some, APART, EMPTY))
+    return width, inverse, tl.where(usable, first, 0.0), tl.where(usable, USABLE, tl.where(some, APART, EMPTY))
 
 
 @triton.jit
-def bins_of(x, width, first):
+def bins_of(x, inverse, first):
     """The bin of each sample, below 0 or from BINS on if it is outside of the lattice, and the offset in it."""
-    v = tl.minimum(tl.maximum(x / width, -2 * FURTHEST), 2 * FURTHEST)
+    v = tl.minimum(tl.maximum(x * inverse, -2 * FURTHEST), 2 * FURTHEST)
     whole = tl.floor(v)
     return whole.to(tl.int32) - first.to(tl.int32) * PARTS, v - whole
 
@@ -71,7 +73,7 @@ def scatter(
     bad = tl.zeros([BLOCK], tl.int32)
     copy = table + (pid % copies) * TABLE
     if GROUPS == 1:
-        width, first, state = lattice(extremes, 0, WIDTH, SCALE)
+        width, inverse, first, state = lattice(extremes, 0, WIDTH, SCALE)
     for start in range(pid * BLOCK, batch.size, programs * BLOCK):
         at = start + tl.arange(0, BLOCK)
         there = at < batch.size
@@ -87,8 +89,8 @@ def scatter(
             counted = counted & (image >= 0) & (image < GROUPS)
             group = tl.where(counted, image, 0).to(tl.int32)
             beyond_of = group * EXPONENTS
-            width, first, state = lattice(extremes, group, WIDTH, SCALE)
-        bin, offset = bins_of(tl.where(finite, x, 0.0), width, first)
+            width, inverse, first, state = lattice(extremes, group, WIDTH, SCALE)
+        bin, offset = bins_of(tl.where(finite, x, 0.0), inverse, first)
         counted = counted & (tl.zeros([BLOCK], tl.int32) + state == USABLE) & (bin >= 0)
         inside = counted & (bin < BINS)
         bin = tl.where(inside, bin, 0)
@@ -121,7 +123,7 @@ def coarsen(
 ):  # fmt: skip
     """Moments 0 to 3 of the cells, scaled by λ^k / k!; the number and the sum of what is beyond the last cell."""
     group = tl.program_id(1)
-    width, _, state = lattice(extremes, group, WIDTH, SCALE)
+    width, _inverse, _first, state = lattice(extremes, group, WIDTH, SCALE)
     if state == USABLE:
         cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         part = tl.arange(0, PARTS)

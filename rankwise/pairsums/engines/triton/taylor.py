@@ -34,7 +34,7 @@ def sums_over_cells(
             group = tl.load(positives.group + u, mask=mine, other=-1)
         known = (group >= 0) & (group < GROUPS)
         slot = tl.where(known, group, 0)
-        width, first, state = lattice(extremes, slot, WIDTH, SCALE)
+        width, _inverse, first, state = lattice(extremes, slot, WIDTH, SCALE)
         by_cells = mine & known & (state == USABLE)
         rank = tl.zeros([BU], tl.float64)
         error = tl.zeros([BU], tl.float64)
@@ -94,7 +94,7 @@ def cell_cubics(
     Before the first cell it is 0, after the last the sum of the weights: both have an entry of their own.
     """
     group = tl.program_id(1)
-    width, origin, state = lattice(extremes, group, WIDTH, SCALE)
+    width, _inverse, origin, state = lattice(extremes, group, WIDTH, SCALE)
     if state == USABLE:
         first, last = load_span(extremes, group)
         outer = tl.load(upstream).to(tl.float32) * copies
@@ -150,13 +150,13 @@ def gradient_of_cubics(
     known = counted & (image >= 0) & (image < GROUPS)
     group = tl.where(known, image, 0)
     if GROUPS > 1:
-        width, first, state = lattice(extremes, group, WIDTH, SCALE)
+        _width, inverse, first, state = lattice(extremes, group, WIDTH, SCALE)
     else:
-        width, first, state = lattice(extremes, 0, WIDTH, SCALE)
+        _width, inverse, first, state = lattice(extremes, 0, WIDTH, SCALE)
     state = tl.where(known, state, APART)
-    bin, offset = bins_of(x, width, first)
+    bin, offset = bins_of(x, inverse, first)
     cell = tl.minimum(tl.maximum((bin + PARTS) // PARTS - 1, -1), CELLS)
-    f = ((bin - cell * PARTS).to(tl.float32) + offset) / PARTS - 0.5
+    f = ((bin - cell * PARTS).to(tl.float32) + offset) * (1.0 / PARTS) - 0.5
     f = tl.where((cell >= 0) & (cell < CELLS), f, 0.0)
     by_cells = counted & ~positive & (state == USABLE)
     entry = cubics + (group * (CELLS + 2) + cell + 1) * 4
