@@ -1,5 +1,12 @@
 """``python -m rankwise`` is the same as ``rankwise``."""
 
+import sys
+from pathlib import Path
+
+# Python puts the current folder first for -m: what lies there is not ours to import.
+if Path(__file__).parents[1] != Path.cwd() and sys.path and sys.path[0] in ("", str(Path.cwd())):
+    del sys.path[0]
+
 from rankwise.cli import main
 
 if __name__ == "__main__":

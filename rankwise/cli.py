@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import rankwise
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
-from rankwise.errors import UserError
+from rankwise.errors import UserError, user_errors
+from rankwise.files.names import message_of
+from rankwise.files.streams import lasting_output
 
 USAGE = """rankwise: object detectors trained by ranking
 
@@ -34,6 +37,13 @@ A run is a folder: recipe.yaml, metrics.jsonl, last.ckpt, best.safetensors, eval
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command; a user's mistake is answered by one message and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # A file .numba_config.yaml in the current folder may name another cache, out of which numba would unpickle code.
+    os.environ.setdefault("NUMBA_CACHE_DIR", "")
+    with lasting_output(needed=words[:1] != ["train"]):
+        _run(words)
+
+
+def _run(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
         return
@@ -52,17 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
-    except tuple(_user_errors()) as error:
+    except tuple(user_errors()) as error:
         # What is wrong before the processes have met is wrong for all of a machine, and said once.
-        if not int(os.environ.get("LOCAL_RANK", "0")) or _processes_have_met():
-            print(f"rankwise {verb}: {error}", file=sys.stderr)
+        if not int(os.environ.get("LOCAL_RANK", "0")) or import_module("rankwise.distributed").is_initialized():
+            print(f"rankwise {verb}: {message_of(error)}", file=sys.stderr)
         sys.exit(2)
 
 
 def train(words: list[str]) -> None:
     """Trains by a recipe."""
     from rankwise.config import recipe as recipes
-    from rankwise.config.trust import check_recipe
+    from rankwise.config.trust import check_recipe, import_named
     from rankwise.distributed import StoppedElsewhere
     from rankwise.training.folders import is_restart, launcher_rank, run_folder
     from rankwise.training.loop import train as run_training
@@ -78,16 +88,18 @@ def train(words: list[str]) -> None:
     )
     recipes.add_recipe_arguments(parser)
     parser.add_argument("--run", type=str, help="Folder of the run (default: runs/RECIPE-1, -2, …).")
-    parser.add_argument("--resume", type=str, help="Folder of a run to go on with, by its own recipe.")
+    parser.add_argument(
+        "--resume", type=str, help="Folder, or a checkpoint, of a run to go on with, by its own recipe."
+    )
     parser.add_argument("--overwrite", action="store_true", help="Delete an earlier run in the same folder first.")
     name = "shapes"
     if words and not words[0].startswith("-"):
         name = words.pop(0)
     elif any(word.partition("=")[0] in ("--data", "--data.path") for word in words):
         name = "own_data"
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # losses and assigners of one's own are found beside the data
     resumed = recipes.value_of(words, "--resume")
+    checkpoint = Path(resumed).name if resumed and resumed.endswith(".ckpt") else "last.ckpt"
+    resumed = str(Path(resumed).parent) if resumed and resumed.endswith(".ckpt") else resumed
     recipe_file = str(Path(resumed) / "recipe.yaml") if resumed else name
     if resumed and not Path(recipe_file).is_file():
         raise UserError(f"--resume {resumed}: this is no run of rankwise train: it has no recipe.yaml")
@@ -96,6 +108,7 @@ def train(words: list[str]) -> None:
     words = recipes.expand(words)
     for path in recipes.config_files(words):
         check_recipe(path, words)
+    import_named(words)
     config = _parse(parser, words, recipes.SHORT_FLAGS)
     if resumed and config["run"]:
         raise UserError(f"--resume {resumed} goes on in that folder: leave out --run {config['run']}")
@@ -106,7 +119,7 @@ def train(words: list[str]) -> None:
     else:
         folder = run_folder(config["run"], Path(name).stem, config["overwrite"])
     try:
-        run_training(recipe, folder, resume=bool(resumed or restarted))
+        run_training(recipe, folder, bool(resumed or restarted), checkpoint)
     except Interrupted as stop:
         if not launcher_rank():
             print(f"stopped and saved; go on with: rankwise train --resume {folder}", file=sys.stderr)
@@ -370,27 +383,6 @@ def _without(words: list[str], flag: str) -> list[str]:
         position = words.index(flag)
         return words[:position] + words[position + 2 :]
     return [word for word in words if not word.startswith(f"{flag}=")]
-
-
-def _processes_have_met() -> bool:
-    from rankwise.distributed import is_initialized
-
-    return is_initialized()
-
-
-def _user_errors() -> list[type[BaseException]]:
-    """What is answered by a message alone. Imported late: `rankwise --help` must be quick."""
-    errors: list[type[BaseException]] = [UserError, FileNotFoundError, PermissionError]
-    for module, names in {
-        "rankwise.errors": ["DataError", "ModelError", "SettingsError"],
-        "rankwise.report.runs": ["ReportError"],
-        "rankwise.reproduce.plans": ["ReproduceError"],
-        "rankwise.training.checkpoint": ["CheckpointError"],
-        "rankwise.training.diagnostics": ["TrainingStopped"],
-    }.items():
-        if module in sys.modules:
-            errors += [getattr(sys.modules[module], name) for name in names]
-    return errors
 
 
 if __name__ == "__main__":

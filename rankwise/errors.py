@@ -1,5 +1,9 @@
 """Errors that the command line answers with a message and no traceback."""
 
+from __future__ import annotations
+
+import sys
+
 
 class DataError(ValueError):
     """Something is wrong with a dataset or an image; the message says what, where, and what to do about it."""
@@ -15,3 +19,20 @@ class SettingsError(ValueError):
 
 class UserError(Exception):
     """A mistake on the command line that the user can put right."""
+
+
+def user_errors() -> list[type[BaseException]]:
+    """What is answered by a message alone. Imported late: `rankwise --help` must be quick."""
+    errors: list[type[BaseException]] = [UserError, OSError]
+    for module, names in {
+        "rankwise.errors": ["DataError", "ModelError", "SettingsError"],
+        "rankwise.files.parsing": ["ParseError"],
+        "rankwise.files.writing": ["WriteError"],
+        "rankwise.report.runs": ["ReportError"],
+        "rankwise.reproduce.plans": ["ReproduceError"],
+        "rankwise.training.checkpoint": ["CheckpointError"],
+        "rankwise.training.diagnostics": ["TrainingStopped"],
+    }.items():
+        if module in sys.modules:
+            errors += [getattr(sys.modules[module], name) for name in names]
+    return errors

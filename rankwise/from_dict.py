@@ -8,8 +8,12 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rankwise.errors import ModelError
+from rankwise.files.names import shortened
 
 T = TypeVar("T")
+
+#: The most values that a list may have; those of settings have a few.
+MOST_VALUES = 1000
 
 
 def from_dict(kind: type[T], values: Any, where: str) -> T:
@@ -21,12 +25,12 @@ def from_dict(kind: type[T], values: Any, where: str) -> T:
         where: What to call it in an error.
     """
     if not isinstance(values, dict):
-        raise ModelError(f"{where} is {values!r}: expected names with values")
+        raise ModelError(f"{where} is {shortened(values)}: expected names with values")
     hints = get_type_hints(kind)
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            raise ModelError(f"{where} has no {name!r}: {_instead(str(name), known)}")
+            raise ModelError(f"{where} has no {shortened(name)}: {_instead(str(name), known)}")
     return kind(**{name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()})
 
 
@@ -42,7 +46,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value in arguments:
             return value
-        raise ModelError(f"{where} is {value!r}: expected one of {', '.join(map(str, arguments))}")
+        raise ModelError(f"{where} is {shortened(value)}: expected one of {', '.join(map(str, arguments))}")
     if origin in (Union, types.UnionType):
         for argument in arguments:
             try:
@@ -50,6 +54,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             except ModelError:
                 continue
     elif origin is tuple:
+        if isinstance(value, list | tuple) and len(value) > MOST_VALUES:
+            raise ModelError(f"{where} has {len(value):,} values: the limit is {MOST_VALUES}")
         if isinstance(value, list | tuple) and (arguments[-1] is Ellipsis or len(value) == len(arguments)):
             return tuple(_convert(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
     elif origin is dict:
@@ -57,10 +63,13 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return dict(value)
     elif hint is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise ModelError(f"{where} is a number of {len(str(value))} digits: expected a smaller one") from None
     elif isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    raise ModelError(f"{where} is {value!r}: expected {_described(hint)}")
+    raise ModelError(f"{where} is {shortened(value)}: expected {_described(hint)}")
 
 
 def _described(hint: Any) -> str:

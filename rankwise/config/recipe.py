@@ -16,6 +16,8 @@ from rankwise.assign.base import Assigner
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
 from rankwise.criterion import BoxSettings
 from rankwise.errors import SettingsError
+from rankwise.files.names import shown
+from rankwise.files.parsing import ParseError, read_yaml
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss
 from rankwise.models.settings import DetectorSettings
@@ -136,9 +138,8 @@ def value_of(words: list[str], flag: str) -> str | None:
 def _backbone_of(path: Path) -> str | None:
     """The backbone that a recipe's file names; None if it names none or cannot be read, which parsing will say."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        name = content["model"]["backbone"]["name"]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+        name = read_yaml(path)["model"]["backbone"]["name"]
+    except (OSError, ParseError, KeyError, TypeError):
         return None
     return str(name)
 
@@ -180,10 +181,22 @@ def read_section(run: Path, section: str) -> dict[str, Any]:
     path = run / "recipe.yaml"
     if not path.is_file():
         raise FileNotFoundError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict) or not isinstance(content.get(section), dict):
-        raise ValueError(f"{path}: has no section {section!r}")
+    content = read_recipe(run)
+    if not isinstance(content.get(section), dict):
+        raise SettingsError(f"{shown(path)}: incomplete: it has no section {section!r}. Put the file back as it was")
     return content[section]
+
+
+def read_recipe(run: Path) -> dict[str, Any]:
+    """A run's whole recipe as plain values; nothing named in the file is imported."""
+    path = run / "recipe.yaml"
+    try:
+        content = read_yaml(path)
+    except ParseError as error:
+        raise SettingsError(f"{shown(path)}: damaged ({error}). Put the file back as it was") from error
+    if not isinstance(content, dict):
+        raise SettingsError(f"{shown(path)}: damaged: it holds no sections. Put the file back as it was")
+    return content
 
 
 def _plain(value: Any) -> Any:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
-
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
 from rankwise.criterion import BoxSettings
 from rankwise.errors import SettingsError
+from rankwise.files.names import shown
+from rankwise.files.parsing import ParseError, read_yaml
 from rankwise.models.settings import DetectorSettings
 
 #: Sections of plain values, with their schema.
@@ -29,6 +33,9 @@ _CLASSES = ("loss", "assign")
 _COMMAND = ("run", "resume", "overwrite")
 
 
+_CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+
+
 def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
     """Refuses a recipe that would import code from elsewhere than rankwise, or read further files.
 
@@ -42,10 +49,9 @@ def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
         SettingsError: If there is something of this kind in the file.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise SettingsError(f"{path}: not a recipe: it cannot be read as plain YAML ({reason})") from error
+        content = read_yaml(path)
+    except ParseError as error:
+        raise SettingsError(f"{shown(path)}: not a recipe: it cannot be read as plain YAML ({error})") from error
     if not isinstance(content, dict):
         raise SettingsError(f"{path}: not a recipe: expected the sections {', '.join([*_PLAIN, *_CLASSES])}")
     for section, value in content.items():
@@ -92,3 +98,40 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _strings(item)
+
+
+def import_named(words: Sequence[str]) -> None:
+    """Imports the modules of classes that the command line names, from the current folder if they are there.
+
+    The current folder is on the path at this moment only, and as the last place to look: nothing else is to be found
+    there.
+
+    Args:
+        words: The command line.
+
+    Raises:
+        SettingsError: If a module fails while it is imported.
+    """
+    named = {value for flag, value in _given(words) if flag.startswith(("--loss", "--assign"))}
+    modules = {value.rpartition(".")[0] for value in named if _CLASS_PATH.fullmatch(value)}
+    here = str(Path.cwd())
+    for module in sorted(module for module in modules if module.partition(".")[0] != "rankwise"):
+        before = list(sys.path)
+        sys.path.append(here)
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise SettingsError(f"{module}: cannot be imported ({shown(error)})") from error
+        except Exception as error:
+            raise SettingsError(f"{module}: cannot be imported ({type(error).__name__}: {shown(error)})") from error
+        finally:
+            sys.path[:] = before
+
+
+def _given(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Flags and their values."""
+    for word, following in itertools.pairwise([*words, ""]):
+        flag, equals, value = word.partition("=")
+        if flag.startswith("--"):
+            yield flag, value if equals else following

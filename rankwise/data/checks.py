@@ -20,6 +20,7 @@ from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.data.formats import Source, class_mismatch, find_source, matching_splits, shared_images
 from rankwise.errors import DataError
+from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS, read_image
 
 #: Edges of the histogram of box sizes, square root of the area in pixels; 32 and 96 bound COCO's medium size.
@@ -206,13 +207,13 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
     """
     console = console or Console()
     if report.format:
-        console.print(f"{report.format} dataset in {report.folder}", markup=False, highlight=False)
+        console.print(f"{report.format} dataset in {shown(report.folder)}", markup=False, highlight=False)
     if report.splits:
         console.print(_overview(report.splits))
         console.print(_class_table(report.splits))
         console.print(_size_table(report.splits))
     for note in report.notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(shown(note), markup=False, highlight=False)
     if not report.faults:
         console.print(Text("No faults.", style="green"))
         return
@@ -233,7 +234,7 @@ def _overview(splits: Sequence[SplitReport]) -> Table:
     for split in splits:
         spreads = (f"{low}–{high}" if low < high else f"{low}" for low, high in (split.widths, split.heights))
         table.add_row(
-            Text(split.name),
+            Text(shown(split.name)),
             f"{split.images:,}",
             f"{split.empty:,}",
             f"{split.boxes:,}",
@@ -248,10 +249,10 @@ def _class_table(splits: Sequence[SplitReport]) -> Table:
     table = Table(title="Boxes of each class", title_justify="left")
     table.add_column("class")
     for split in splits:
-        table.add_column(Text(split.name), justify="right")
+        table.add_column(Text(shown(split.name)), justify="right")
     names = dict.fromkeys(name for split in splits for name in split.classes)
     for name in names:
-        table.add_row(Text(name), *(f"{split.classes.get(name, 0):,}" for split in splits))
+        table.add_row(Text(shown(name)), *(f"{split.classes.get(name, 0):,}" for split in splits))
     return table
 
 

@@ -13,6 +13,9 @@ from rankwise.data.dataset import DetectionDataset
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
+from rankwise.files.names import shortened
+from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.writing import explained, make_folder, write_text
 from rankwise.images.reading import MAX_PIXELS
 
 #: Names by which the folder of a split's images is found are tried out on this many images.
@@ -104,7 +107,7 @@ class CocoSource:
                     Fault(
                         "bad entry",
                         file,
-                        f"has the size {entry.get('width')} × {entry.get('height')}",
+                        f"has the size {shortened(entry.get('width'))} × {shortened(entry.get('height'))}",
                         "give width and height in pixels, or leave both out",
                         label,
                     )
@@ -159,13 +162,9 @@ def _test_folders(root: Path, split: str) -> list[Path]:
 def _load(path: Path, file: str) -> dict[str, list[Any]]:
     """The file's three lists."""
     try:
-        content = json.loads(path.read_bytes())
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{file}: is no valid JSON: {error.msg} in line {error.lineno}, column {error.colno}; export it anew"
-        ) from error
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{file}: is no valid JSON: {error}; export it anew") from error
+        content = read_json(path, limit=2**34)
+    except ParseError as error:
+        raise DataError(f"{file}: {error}; export it again") from error
     if not isinstance(content, dict):
         raise DataError(
             f"{file}: holds a {type(content).__name__} where COCO has an object; export it as COCO instances"
@@ -233,27 +232,31 @@ def _annotations(
         elif image_id not in images:
             fault = (
                 "unknown image",
-                f"is of image {entry.get('image_id')!r}, which the file does not list",
+                f"is of image {shortened(entry.get('image_id'))}, which the file does not list",
                 "add the image or remove the annotation",
             )
         elif label is None:
             fault = (
                 "unknown category",
-                f"is of category {entry.get('category_id')!r}, which the file does not list",
+                f"is of category {shortened(entry.get('category_id'))}, which the file does not list",
                 "add the category or remove the annotation",
             )
         elif box is None:
-            fault = ("bad entry", f"has {entry.get('bbox')!r} as bbox", "give four numbers: left, top, width, height")
+            fault = (
+                "bad entry",
+                f"has {shortened(entry.get('bbox'))} as bbox",
+                "give four numbers: left, top, width, height",
+            )
         elif crowd is None:
-            fault = ("bad entry", f"has {entry.get('iscrowd')!r} as iscrowd", "give 0, or 1 for a crowd")
+            fault = ("bad entry", f"has {shortened(entry.get('iscrowd'))} as iscrowd", "give 0, or 1 for a crowd")
         else:
             seen.add(number)
             if image is not None:  # else the image itself is the fault
                 area = entry.get("area")
-                area = float(area) if isinstance(area, int | float) and 0 < area < float("inf") else 0.0
+                area = float(area) if isinstance(area, int | float) and 0 < area < 1e300 else 0.0
                 collector.add_box(image, number, box, label, crowd, area)
             continue
-        which = f"annotation {entry.get('id', f'at position {position}')}"
+        which = f"annotation {shortened(entry['id']) if 'id' in entry else f'at position {position}'}"
         where = f"image {image_id}" if image_id in images else ""
         collector.faults.append(Fault(fault[0], file, fault[1], fault[2], where, which))
 
@@ -264,7 +267,7 @@ def _corners(box: Any) -> tuple[float, float, float, float] | None:
         return None
     try:
         left, top, width, height = map(float, box)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return left, top, left + width, top + height
 
@@ -280,13 +283,11 @@ def _flag(value: Any) -> bool | None:
 def _whole_number(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
-    if isinstance(value, int):
-        return value
     if (isinstance(value, float) and value.is_integer()) or (
-        isinstance(value, str) and value.isascii() and value.isdigit()
+        isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20
     ):
-        return int(value)
-    return None
+        value = int(value)
+    return value if isinstance(value, int) and abs(value) < 2**63 else None
 
 
 def write_coco(dataset: DetectionDataset, folder: Path, split: str) -> Path:
@@ -301,14 +302,16 @@ def write_coco(dataset: DetectionDataset, folder: Path, split: str) -> Path:
         The annotation file.
     """
     images = folder / split
-    images.mkdir(parents=True, exist_ok=True)
+    make_folder(images)
     truth = dataset.ground_truth()
     for index, entry in enumerate(truth["images"]):
         image, _ = dataset.load(index)
         entry["file_name"] = f"{entry['id']:06d}.png"
         # PNG keeps every pixel; a low level of compression is five times as fast and a little larger.
-        Image.fromarray(image.permute(1, 2, 0).contiguous().numpy()).save(images / entry["file_name"], compress_level=1)
+        picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
+        with explained(images / entry["file_name"]):
+            picture.save(images / entry["file_name"], compress_level=1)
     path = folder / "annotations" / f"instances_{split}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(truth), encoding="utf-8")
+    make_folder(path.parent)
+    write_text(path, json.dumps(truth))
     return path

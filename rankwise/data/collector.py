@@ -11,6 +11,7 @@ from rankwise.data.dataset import ImageRecord
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
+from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS, read_header
 
 #: Boxes that stick out of the image by less than this many pixels are clipped without a word: rounding.
@@ -150,7 +151,7 @@ class AnnotationCollector:
                 self.faults.append(unreadable(self.folder.relative(path), path, error))
                 return None
             width, height = header.width, header.height
-        name = name or self.folder.relative(path)
+        name = shown(name or self.folder.relative(path))
         self._images.append(_Image(image_id, name, path, width, height, file, label))
         return len(self._images) - 1
 
@@ -242,6 +243,6 @@ class AnnotationCollector:
 
 def unreadable(name: str, path: Path, error: DataError) -> Fault:
     """The fault of an image that cannot be read."""
-    what, _, todo = str(error).removeprefix(f"{path}: ").partition("; ")
+    what, _, todo = str(error).removeprefix(f"{shown(path)}: ").partition("; ")
     kind = "image too large" if "pixels and the limit" in what else "unreadable image"
     return Fault(kind, name, what, todo)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankwise.errors import DataError
+from rankwise.files.names import shown
 
 #: Faults that an error shows one by one; the others it counts.
 SHOWN = 10
@@ -34,7 +35,7 @@ class Fault:
 
     def __str__(self) -> str:
         where = ": ".join(part for part in (self.file, self.image) if part)
-        return f"{where}: {f'{self.box} ' if self.box else ''}{self.what}; {self.todo}"
+        return shown(f"{where}: {f'{self.box} ' if self.box else ''}{self.what}; {self.todo}")
 
 
 def refuse(faults: Sequence[Fault], folder: str, split: str) -> None:

@@ -201,6 +201,10 @@ def build_loader(
         raise DataError("the dataset has no images; rankwise data check shows what is there")
     if workers is None:
         workers = max(0, (os.cpu_count() or 1) - 1)
+    if workers > (most := max(64, 4 * (os.cpu_count() or 1))):
+        raise DataError(
+            f"workers is {workers}: this machine takes at most {most}; set fewer (--data.workers, --workers)"
+        )
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
     if workers and "fork" in multiprocessing.get_all_start_methods():
         more["multiprocessing_context"] = "fork"  # records and drawn images are shared, not copied

@@ -16,6 +16,8 @@ from rankwise.data.collector import AnnotationCollector, Reading
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
+from rankwise.files.names import message_of, shown
+from rankwise.files.parsing import ParseError, read_bytes, read_text
 from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
 #: Where images are beside a folder of XML files.
@@ -80,7 +82,9 @@ class VocSource:
             return {split: paths for split, paths in files.items() if paths}
         splits = {}
         for path in sorted(self._annotations.parent.glob("ImageSets/Main/*.txt")):
-            lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+            if self.folder.leads_out(self.folder.relative(path)):
+                raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
+            lines = [line.split() for line in read_bytes(path).decode("utf-8", "replace").splitlines()]
             # Files such as cat_train.txt have a second column, and are no splits.
             if lines and all(len(line) <= 1 for line in lines):
                 splits[path.stem] = [self._annotations / f"{line[0]}.xml" for line in lines if line]
@@ -202,7 +206,7 @@ def _annotations_in(home: Path) -> Path | None:
 
 def _parse(path: Path, file: str) -> VocFile | Fault:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
         # As text, so that no declared encoding hides them: entities can expand to gigabytes or read other files.
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
             return Fault(
@@ -211,8 +215,8 @@ def _parse(path: Path, file: str) -> VocFile | Fault:
         root = ElementTree.fromstring(text)
     except FileNotFoundError:
         return Fault("missing annotations", file, "is missing", "put it there, or take the image out of the split")
-    except UnicodeDecodeError as error:
-        return Fault("unreadable file", file, f"is not in UTF-8: {error.reason}", "save it as UTF-8")
+    except (ParseError, OSError) as error:
+        return Fault("unreadable file", file, message_of(error), "save it as UTF-8")
     except ElementTree.ParseError as error:
         line, column = error.position
         return Fault("unreadable file", file, f"is no valid XML in line {line}, column {column}", "export it anew")

@@ -9,16 +9,18 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
+from rankwise.files.names import message_of, shortened, shown
+from rankwise.files.parsing import ParseError, read_bytes, read_text, read_yaml
 from rankwise.images.reading import MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")
+#: What stands where nothing is given; values are read as the texts that they are.
+_EMPTY: tuple[Any, ...] = (None, "", "~", "null", "Null", "NULL", [], {})
 
 
 class YoloSource:
@@ -41,13 +43,14 @@ class YoloSource:
         path = yaml_file(folder.root)
         assert path is not None, "only called for folders with a data.yaml"
         self.file = folder.relative(path)
+        self._refuse_link(path)
         self._content = _load(path, self.file)
         self._names = _names(self._content, self.file)
 
     @property
     def splits(self) -> list[str]:
         """Names of the splits."""
-        return [split for split in _SPLITS if self._content.get(split)]
+        return [split for split in _SPLITS if self._content.get(split) not in _EMPTY]
 
     def read(self, split: str) -> Reading:
         """One split, with its faults.
@@ -63,7 +66,14 @@ class YoloSource:
             boxes = self.folder.root / _exchanged(image_folder, "images", "labels") / f"{path.stem}.txt"
             used.add(boxes)
             image = collector.add_image(number, path, 0, 0, self.folder.relative(boxes))
-            if image is not None and self.folder.find(boxes.name, boxes.parent):
+            if image is None or not self.folder.find(boxes.name, boxes.parent):
+                continue
+            if self.folder.leads_out(self.folder.relative(boxes)):
+                file, todo = self.folder.relative(boxes), "copy the labels into it"
+                collector.faults.append(
+                    Fault("path leads out", file, "is, or is behind, a link that leads out of the folder", todo)
+                )
+            else:
                 self._read_labels(boxes, image, labels, collector)
         self._labels_without_image(used, collector)
         return Reading(collector.records(), classes, category_ids, collector.faults)
@@ -77,11 +87,17 @@ class YoloSource:
                 found += [path for path in self.folder.images(location) if self._stays(path, location, collector)]
             else:
                 file = self.folder.relative(location)
-                for line in location.read_text(encoding="utf-8", errors="replace").splitlines():
+                self._refuse_link(location)
+                for line in _text(location, file).splitlines():
                     if line.strip():
                         path = collector.find_image(line.strip(), location.parent, file)
                         found += [path] if path else []
         return found
+
+    def _refuse_link(self, path: Path) -> None:
+        """Refuses a file of the dataset that is a link to elsewhere."""
+        if self.folder.leads_out(self.folder.relative(path)):
+            raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
 
     def _stays(self, path: Path, location: Path, collector: AnnotationCollector) -> bool:
         """Whether an image found below a folder is no link to elsewhere."""
@@ -100,8 +116,11 @@ class YoloSource:
     def _location(self, split: str, entry: Any) -> Path:
         """The folder or list of images that ``data.yaml`` names for a split."""
         if not isinstance(entry, str):
-            raise DataError(f"{self.file}: {split} is {entry!r}; name a folder of images, from this file's folder on")
-        above = self._content.get("path") or ""
+            raise DataError(
+                f"{self.file}: {split} is {shortened(entry)}; name a folder of images, from this file's folder on"
+            )
+        above = self._content.get("path")
+        above = "" if above in _EMPTY else above
         root = self.folder.root
         tried = [root / str(above) / entry, root / entry]
         # Exports often say ../train/images and mean train/images.
@@ -112,18 +131,20 @@ class YoloSource:
                 return path
         if inside[0] is None:
             raise DataError(
-                f"{self.file}: {split} is {entry!r}, which leads out of the folder; put the images into {root} and "
-                "name them from there"
+                f"{self.file}: {split} is {shortened(entry)}, which leads out of the folder; put the images into "
+                f"{root} and name them from there"
             )
-        raise DataError(f"{self.file}: {split} is {entry!r}, which does not exist; name the folder of its images")
+        raise DataError(
+            f"{self.file}: {split} is {shortened(entry)}, which does not exist; name the folder of its images"
+        )
 
     def _read_labels(self, path: Path, image: int, labels: dict[int, int], collector: AnnotationCollector) -> None:
         file = self.folder.relative(path)
         width, height = collector.size(image)
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except UnicodeDecodeError as error:
-            collector.faults.append(Fault("unreadable file", file, f"is no text: {error.reason}", "export it anew"))
+            lines = read_text(path).splitlines()
+        except (ParseError, OSError) as error:
+            collector.faults.append(Fault("unreadable file", file, message_of(error), "export it again"))
             return
         for number, line in enumerate(lines, start=1):
             words = line.split()
@@ -186,23 +207,27 @@ def yaml_file(root: Path) -> Path | None:
 
 def _looks_like_yolo(path: Path) -> bool:
     try:
-        content = yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, OSError):
+        content = read_yaml(path, as_text=True)
+    except (ParseError, OSError):
         return False
     return isinstance(content, dict) and "names" in content and "train" in content
 
 
 def _load(path: Path, file: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_bytes())
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        location = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise DataError(f"{file}: is no valid YAML: {problem}{location}; correct it") from error
+        content = read_yaml(path, as_text=True)  # classes may be called yes, no and 1.0
+    except ParseError as error:
+        raise DataError(f"{file}: {error}; correct it") from error
     if not isinstance(content, dict):
         raise DataError(f"{file}: holds no settings; it should name train, val and names")
     return content
+
+
+def _text(path: Path, file: str) -> str:
+    try:
+        return read_bytes(path).decode("utf-8", "replace")
+    except ParseError as error:
+        raise DataError(f"{file}: {error}; put a list of images there") from error
 
 
 def _names(content: dict[str, Any], file: str) -> dict[int, str]:
@@ -217,9 +242,9 @@ def _names(content: dict[str, Any], file: str) -> dict[int, str]:
     except (TypeError, ValueError) as error:
         raise DataError(f"{file}: the keys of 'names' are no whole numbers; number the classes from 0 on") from error
     count = content.get("nc")
-    if count is not None and count != len(numbered):
+    if count not in _EMPTY and count != str(len(numbered)):
         raise DataError(
-            f"{file}: nc is {count!r} and there are {len(numbered)} names; make them agree, or leave nc out"
+            f"{file}: nc is {shown(count)} and there are {len(numbered)} names; make them agree, or leave nc out"
         )
     return numbered
 

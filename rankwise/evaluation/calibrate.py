@@ -14,6 +14,9 @@ from rankwise.evaluation import figures
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.results import read_results, write_results
 from rankwise.evaluation.tabulate import score_lines
+from rankwise.files.names import shown
+from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.writing import make_folder, write_text
 from rankwise.models.confidence import rescored
 
 
@@ -54,9 +57,9 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
         raise DataError(f"{detections}: {error}") from error
     assert result.calibration is not None
 
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     values = {"classes": classes, "category_ids": category_ids, **_part(result)}
-    (out / "calibration.json").write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    write_text(out / "calibration.json", json.dumps(values, indent=1) + "\n")
     scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.items()}
     write_results(out / "detections.json", scored, category_ids, digits=17)
     if result.reliability is not None:
@@ -64,7 +67,7 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
     figures.save_figure(figures.threshold_sweep(result), out / "thresholds.png")
     result.print_table(console)
     for line in score_lines(result):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(shown(line), soft_wrap=True, markup=False)
     console.print(f"calibration.json, detections.json (calibrated) and figures: {out}/", soft_wrap=True, markup=False)
     return result
 
@@ -79,6 +82,6 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error})") from error
+        return read_json(path, limit=2**34)
+    except ParseError as error:
+        raise DataError(f"{shown(path)}: {error}") from error

@@ -5,7 +5,6 @@ Each function gives a matplotlib figure of its own, made without pyplot, so that
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
 from rankwise.evaluation.correlation import correlate, localised
 from rankwise.evaluation.tabulate import shown
 from rankwise.evaluation.thresholds import sweep
+from rankwise.files.parsing import ParseError, parse_json, read_bytes
+from rankwise.files.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,8 @@ def save_figure(figure: Figure, path: Path | str) -> None:
         figure: What one of the functions here gave.
         path: The file, such as ``pr.png`` or ``pr.svg``.
     """
-    figure.savefig(path, dpi=150, facecolor="white")
+    kind = Path(path).suffix.lstrip(".") or "png"
+    write_whole(Path(path), lambda part: figure.savefig(part, dpi=150, facecolor="white", format=kind))
 
 
 def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[float] = (0.5, 0.75)) -> Figure:
@@ -239,10 +241,10 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
         path: The file.
     """
     rows = []
-    for line in Path(path).read_text(encoding="utf-8").splitlines():
+    for line in read_bytes(path, limit=2**32).splitlines():
         try:
-            row = json.loads(line)
-        except ValueError:
+            row = parse_json(line)
+        except ParseError:
             continue
         if isinstance(row, dict):
             rows.append(row)

@@ -22,8 +22,10 @@ from rankwise.errors import DataError, SettingsError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
 from rankwise.evaluation.pictures import draw_evaluation
-from rankwise.evaluation.results import write_results
+from rankwise.evaluation.results import set_damaged_aside, write_results
 from rankwise.evaluation.tabulate import score_lines
+from rankwise.files.names import shown
+from rankwise.files.writing import make_folder, write_text
 from rankwise.from_dict import from_dict
 from rankwise.models import Detector, TestSettings, weights
 from rankwise.models.confidence import HOW_TO_CALIBRATE, rescored
@@ -205,6 +207,8 @@ def evaluate_run(
     console = console or Console(highlight=False)
     own = run / _subfolder(read_section(run, "data"), data, split, test)
     fit, out = own == run, out or own
+    for note in set_damaged_aside(run):
+        console.print(note, soft_wrap=True, markup=False)
     detector = Detector.load(run, device=pick_device(device))
     settings, dataset = open_run(run, data, split, detector.classes)
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
@@ -216,17 +220,17 @@ def evaluate_run(
     workers = settings.workers if workers is None else workers
     found = detect(detector, dataset, batch_size, workers, test=test or detector.settings.test)
     for fault in found.faults.values():
-        console.print(f"image left out: {fault}", soft_wrap=True, markup=False)
+        console.print(f"image left out: {shown(fault)}", soft_wrap=True, markup=False)
     dataset = readable(dataset, found)
     result = measure(dataset, found)
     score_map = None if fit else detector.confidence.calibration
     if calibrate is not False and (fit or score_map is not None):
         result = calibrated(result, [record.image_id for record in dataset.records], score_map)
 
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     if fit and out == run and result.calibration is not None:
         weights.store_confidence(weights.find(run), result.confidence())
-    (out / "eval.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
+    write_text(out / "eval.json", json.dumps(result.to_dict(), indent=1) + "\n")
     write_results(out / "detections.json", found.detections, dataset.category_ids)
     if calibrate and result.calibration is not None:
         scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.detections.items()}
@@ -236,12 +240,12 @@ def evaluate_run(
         pictures += draw_pair_figures(out, detector, dataset, paa)
     result.print_table(console)
     for line in score_lines(result):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(shown(line), soft_wrap=True, markup=False)
     if calibrate is not False and result.calibration is None:
         console.print(f"scores are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
-    console.print(f"results and pictures: {out}/", soft_wrap=True)
+    console.print(f"results and pictures: {shown(out)}/", soft_wrap=True, markup=False)
     for picture in pictures:
-        console.print(f"  {picture}", soft_wrap=True)
+        console.print(f"  {shown(picture)}", soft_wrap=True, markup=False)
     return result
 
 

@@ -12,6 +12,7 @@ from rankwise.data import DetectionDataset
 from rankwise.evaluation import figures
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, Seen, contact_sheet
+from rankwise.files.writing import write_whole
 from rankwise.models.confidence import rescored
 from rankwise.types import Detections
 
@@ -56,5 +57,5 @@ def draw_evaluation(
         items.append(Seen(image, seen, record.target(), record.name))
     thresholds = result.thresholds.by_label(dataset.classes)
     sheet = contact_sheet(items, dataset.classes, thresholds, agnostic_iou=AGNOSTIC_IOU)
-    sheet.save(out / "detections.jpg", quality=90)
+    write_whole(out / "detections.jpg", lambda part: sheet.save(part, "JPEG", quality=90))
     return [out / "detections.jpg", *(out / name for name in drawn)]

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from rankwise.errors import DataError
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, agnostic_nms, draw_detections
+from rankwise.files.names import shown
+from rankwise.files.writing import make_folder, write_text, write_whole
 from rankwise.images.reading import IMAGE_ENDINGS, read_image
 from rankwise.models.confidence import HOW_TO_CALIBRATE, Confidence
 
@@ -135,7 +137,7 @@ def predict_files(
     if batch_size < 1:
         raise DataError(f"batch_size is {batch_size}: it must be at least 1")
     console = Console(highlight=False)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     entries: list[dict[str, Any]] = []
     faults: list[str] = []
     pictures = _picture_names(files, out)
@@ -155,7 +157,8 @@ def predict_files(
                 rows = agnostic_nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
                 detections = {name: values[rows] for name, values in detections.items()}
             iou = None if agnostic == "never" else AGNOSTIC_IOU
-            draw_detections(image, detections, classes, agnostic_iou=iou).save(picture)
+            drawn = draw_detections(image, detections, classes, agnostic_iou=iou)
+            write_whole(picture, lambda part, drawn=drawn: drawn.save(part, "PNG"))  # type: ignore[misc]
             columns = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
             objects = [
                 {"box": [round(side, 2) for side in box], "score": float(f"{score:.7g}"), "class": classes[label]}
@@ -163,9 +166,9 @@ def predict_files(
             ]
             entries.append({"image": str(file), "picture": picture.name, "objects": objects})
             where = "" if picture.stem == file.stem else f", drawn in {picture}"
-            console.print(f"{file}: {len(objects)} objects{where}", soft_wrap=True, markup=False)
-    (out / "predictions.json").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-    console.print(f"{len(entries)} pictures and predictions.json in {out}/", soft_wrap=True)
+            console.print(shown(f"{file}: {len(objects)} objects{where}"), soft_wrap=True, markup=False)
+    write_text(out / "predictions.json", json.dumps(entries, indent=1) + "\n")
+    console.print(shown(f"{len(entries)} pictures and predictions.json in {out}/"), soft_wrap=True, markup=False)
     if faults:
         raise DataError(f"{len(faults)} of {len(files)} images could not be read:\n" + "\n".join(faults))
     return entries

@@ -9,7 +9,12 @@ from typing import Any
 
 import torch
 
+from rankwise.errors import ModelError
 from rankwise.evaluation.tables import detection_table
+from rankwise.files.names import shown
+from rankwise.files.parsing import ParseError, read_json, set_aside
+from rankwise.files.writing import write_text
+from rankwise.models.weights import read_thresholds
 from rankwise.types import Detections
 
 
@@ -47,7 +52,7 @@ def write_results(
         digits: Significant digits of the scores.
     """
     entries = (json.dumps(entry) for entry in results_json(detections, category_ids, digits))
-    Path(path).write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
+    write_text(Path(path), "[\n" + ",\n".join(entries) + "\n]\n")
 
 
 def read_results(path: Path | str, category_ids: Sequence[int]) -> dict[int, Detections]:
@@ -62,7 +67,7 @@ def read_results(path: Path | str, category_ids: Sequence[int]) -> dict[int, Det
     """
     label_of = {int(category): label for label, category in enumerate(category_ids)}
     grouped: dict[int, list[dict[str, Any]]] = {}
-    for number, entry in enumerate(json.loads(Path(path).read_text(encoding="utf-8"))):
+    for number, entry in enumerate(_entries(Path(path))):
         if entry["category_id"] not in label_of:
             raise ValueError(f"{path}: entry {number} has category {entry['category_id']}, which the dataset lacks")
         grouped.setdefault(int(entry["image_id"]), []).append(entry)
@@ -77,3 +82,45 @@ def read_results(path: Path | str, category_ids: Sequence[int]) -> dict[int, Det
             "labels": torch.tensor([label_of[entry["category_id"]] for entry in entries], dtype=torch.int64),
         }
     return found
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """The entries of a results file.
+
+    Raises:
+        ParseError: If it is damaged.
+    """
+    entries = read_json(path, limit=2**32)
+    if not isinstance(entries, list):
+        raise ParseError("it is not a list of detections")
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not _is_detection(entry):
+            raise ParseError(f"entry {number} is not a detection with image_id, category_id, bbox and score")
+    return entries
+
+
+def _is_detection(entry: dict[str, Any]) -> bool:
+    box, score = entry.get("bbox"), entry.get("score")
+    numbers = [*box, score] if isinstance(box, list) and len(box) == 4 else [None]
+    ids = (entry.get("image_id"), entry.get("category_id"))
+    return all(isinstance(value, int | float) and abs(value) < 1e30 for value in numbers) and all(
+        isinstance(value, int) and abs(value) < 2**63 for value in ids
+    )
+
+
+def set_damaged_aside(run: Path) -> list[str]:
+    """Renames results of a run that cannot be read, so that they can be made again; returns what to say about it.
+
+    Args:
+        run: The run's folder.
+    """
+    notes = []
+    for name, read in (("eval.json", lambda path: read_thresholds(path.parent, ())), ("detections.json", _entries)):
+        path = run / name
+        try:
+            if path.is_file():
+                read(path)
+        except (ParseError, ModelError) as error:
+            aside = set_aside(path)
+            notes.append(f"{shown(path)} is damaged ({error}): set aside as {shown(aside.name)}, and made again")
+    return notes

@@ -8,6 +8,7 @@ import numpy as np
 
 from rankwise.evaluation.calibration import describe
 from rankwise.evaluation.thresholds import WIDE
+from rankwise.files import names
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +73,8 @@ def _classes(evaluation: Evaluation) -> Table:
             table.add_section()
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
         last = [shown(cut.score, 3)] + ([_interval(cut)] if known else [])
-        table.add_row(Text(name), f"{count:,}", shown(ap), *(shown(value) for value in percent), *last)
+        label = Text(names.shown(name))
+        table.add_row(label, f"{count:,}", shown(ap), *(shown(value) for value in percent), *last)
     return table
 
 

@@ -17,6 +17,7 @@ from rankwise.export.comparison import compare, compare_detections, shapes_to_ch
 from rankwise.export.manifest import KEY, Manifest
 from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
+from rankwise.files.writing import explained, make_folder
 from rankwise.models import Detector, ModelError
 from rankwise.models.confidence import HOW_TO_CALIBRATE
 from rankwise.models.tta import tta_views
@@ -126,8 +127,8 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
 
     threads = torch.get_num_threads()
     shapes = shapes_to_check(detector)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as folder:
+    make_folder(out.parent)
+    with explained(out), tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as folder:
         plain, final = Path(folder) / "network.onnx", Path(folder) / "model.onnx"
         onnx.save(_described(with_calibration(network, detector), detector, "outside"), plain)
         session = open_session(plain, threads=threads)

@@ -25,6 +25,13 @@ def shown_lines(text: object) -> str:
     return "\n".join(map(shown, str(text).split("\n")))
 
 
+def message_of(error: BaseException) -> str:
+    """What to print of an error: those of the system have file and reason apart."""
+    if isinstance(error, OSError) and error.strerror:
+        return shown(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
+    return shown_lines(error)
+
+
 def shortened(value: Any) -> str:
     """A value out of a file as messages quote it: escaped, and cut where it is long."""
     if isinstance(value, list | tuple | dict) and len(value) > 20:

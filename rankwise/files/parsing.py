@@ -120,10 +120,17 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
                 raise ParseError(
                     f"it has an alias (*{shown(event.anchor)}) in line {mark.line + 1}: write the value out"
                 )
+            if getattr(event, "tag", None) and (as_text or "python" in event.tag):
+                mark = event.start_mark
+                raise ParseError(f"not valid YAML: it has a tag ({shown(event.tag)}) in line {mark.line + 1}")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH:
                 raise ParseError("not valid YAML: it is nested too deeply")
-        return yaml.load(text, Loader=yaml.BaseLoader if as_text else yaml.SafeLoader)
+        loader = yaml.BaseLoader(text) if as_text else yaml.SafeLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -143,7 +150,7 @@ def _decoded(content: bytes) -> str:
 
 
 def set_aside(path: Path) -> Path:
-    """Renames a damaged file, so that it can be made again and nothing of it is lost; returns its new name."""
-    aside = path.with_name(f"{path.name}.damaged")
+    """Renames a file that cannot be used, so that it can be made again and nothing is lost; returns its new name."""
+    aside = path.with_name(f"{path.name}.aside")
     path.replace(aside)
     return aside

@@ -37,10 +37,17 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         WriteError: If it cannot be written; what was there before is intact.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with explained(path):  # a pipe or a device, which a file must not take the name of
+            write(path)
+        return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with explained(path):
+            part.touch()
+            mode = part.stat().st_mode
             write(part)
+            part.chmod(mode)  # what the umask says: safetensors lets the owner alone read its files
             _flush(part)
             part.replace(path)
             _flush(path.parent)

@@ -10,18 +10,26 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from rankwise.errors import DataError
+from rankwise.files.names import shown
+from rankwise.files.parsing import open_regular
 
 if TYPE_CHECKING:  # an exported detector reads its images where there is no torch
     from torch import Tensor
 
 #: Images with more pixels are refused: one of 50,000 × 50,000 would take 7.5 GB in each loader worker.
 MAX_PIXELS = 100_000_000
+
+#: What files may hold, by Pillow's names; it would pass PostScript on to Ghostscript, whatever the file is called.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP")
+
+#: An image of more pixels than this, and of more for each byte of its file than that, is a decompression bomb.
+BOMB_PIXELS, BOMB_RATIO = 4_000_000, 2000
 
 #: Endings of the files that count as images where a folder is listed.
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
@@ -67,7 +75,7 @@ def read_header(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> I
     Raises:
         DataError: When the file is no image or too large.
     """
-    with _naming(path), _open(path, path, max_pixels) as image:
+    with _naming(path), open_regular(path) as file, _open(file, path, max_pixels) as image:
         return _header(image)
 
 
@@ -84,7 +92,7 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
         DataError: When the file is missing, no image, damaged or too large.
     """
     with _naming(path):
-        with open(path, "rb") as file:  # noqa: PTH123 - a third faster than through Path, once an image
+        with open_regular(path) as file:
             data = file.read()
         with _open(io.BytesIO(data), path, max_pixels) as image:
             # torchvision decodes these a third faster than Pillow, and leaves a truncated file no way through.
@@ -103,7 +111,7 @@ def read_pixels(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> n
     Raises:
         DataError: When the file is missing, no image, damaged or too large.
     """
-    with _naming(path), _open(path, path, max_pixels) as image:
+    with _naming(path), open_regular(path) as file, _open(file, path, max_pixels) as image:
         return rgb(image)
 
 
@@ -130,7 +138,7 @@ def rgb(image: Image.Image) -> np.ndarray:
     """Pixels of an image that Pillow opened, uint8 [H, W, 3]."""
     image = _turned(image)
     if image.mode.startswith("I"):  # 16 bits a pixel, which convert("RGB") would cut off at 255
-        grey = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        grey = np.clip(np.asarray(image) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     return np.array(image.convert("RGB"))
 
@@ -164,20 +172,28 @@ def _orientation(image: Image.Image) -> int:
 
 
 @contextmanager
-def _open(file: str | os.PathLike[str] | io.BytesIO, path: str | os.PathLike[str], limit: int) -> Iterator[Image.Image]:
+def _open(file: BinaryIO, path: str | os.PathLike[str], limit: int) -> Iterator[Image.Image]:
     """Open an image by Pillow, under our limit of pixels instead of Pillow's own."""
     with _pillow_limit:
         before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            image = Image.open(file)
+            image = Image.open(file, formats=FORMATS)
         finally:
             Image.MAX_IMAGE_PIXELS = before
     with image:
         width, height = image.size
         if width * height > limit:
             raise DataError(
-                f"{os.fspath(path)}: the image has {width:,} × {height:,} = {width * height:,} pixels and the limit is "
+                f"{shown(path)}: the image has {width:,} × {height:,} = {width * height:,} pixels and the limit is "
                 f"{limit:,}; scale it down, or raise max_pixels if it is meant to be so large"
+            )
+        here = file.tell()  # from where Pillow reads on
+        size = file.seek(0, os.SEEK_END)
+        file.seek(here)
+        if width * height > max(BOMB_PIXELS, BOMB_RATIO * size):
+            raise DataError(
+                f"{shown(path)}: the image has {width:,} × {height:,} pixels in a file of {size:,} bytes, which is a "
+                "decompression bomb and no picture; remove it"
             )
         yield image
 
@@ -185,7 +201,7 @@ def _open(file: str | os.PathLike[str] | io.BytesIO, path: str | os.PathLike[str
 @contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever a decoder raises into an error that names the file."""
-    name = os.fspath(path)
+    name = shown(os.fspath(path))
     try:
         yield
     except (DataError, MemoryError):

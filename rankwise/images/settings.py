@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 from rankwise.errors import ModelError
 
+#: Longest side in pixels that a detector may take images in: weights of a stranger say what it is.
+MOST_SIDE = 20_000
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -40,7 +43,8 @@ class InputSettings:
             self.max_side >= self.short_side,
             f"input.max_side is {self.max_side}: it must be at least input.short_side, which is {self.short_side}",
         )
-        _require(self.divisor >= 1, f"input.divisor is {self.divisor}: it must be at least 1")
+        _require(self.max_side <= MOST_SIDE, f"input.max_side is {self.max_side}: it must be at most {MOST_SIDE}")
+        _require(1 <= self.divisor <= 1024, f"input.divisor is {self.divisor}: it must be 1 to 1024")
         _require(all(value > 0 for value in self.std), f"input.std is {self.std}: all three must be above 0")
 
     @property

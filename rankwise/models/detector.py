@@ -20,6 +20,7 @@ from rankwise.models.backbone import Backbone
 from rankwise.models.box_coding import IntegralCoder, box_coder
 from rankwise.models.confidence import Confidence
 from rankwise.models.head import Head
+from rankwise.models.integrity import no_larger_than
 from rankwise.models.neck import FeaturePyramid
 from rankwise.models.postprocess import Sizes, postprocess
 from rankwise.models.settings import DetectorSettings
@@ -192,7 +193,8 @@ class Detector(nn.Module):
         content = weights.read(path)
         # The file holds the backbone's weights; where they first came from is of no concern now.
         backbone = replace(content.settings.backbone, pretrained=False)
-        detector = cls(replace(content.settings, backbone=backbone), content.classes)
+        with no_larger_than(content.tensors, path):
+            detector = cls(replace(content.settings, backbone=backbone), content.classes)
         weights.fill(detector, content.tensors, path)
         detector.confidence = content.confidence or Confidence(
             thresholds=weights.read_thresholds(path.parent, content.classes)

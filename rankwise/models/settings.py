@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from rankwise.errors import ModelError
-from rankwise.from_dict import from_dict
-from rankwise.images.settings import InputSettings
+from rankwise.files.names import shortened, shown
+from rankwise.from_dict import MOST_VALUES, from_dict
+from rankwise.images.settings import MOST_SIDE, InputSettings
 
 __all__ = [
     "AnchorSettings",
@@ -42,9 +43,25 @@ _NOT_FOR_ARGS = frozenset(
 )
 
 
+#: Numbers of channels, layers and the like are no larger, so that no file of a few bytes asks for a day of work.
+MOST = 100_000
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ModelError(message)
+
+
+def _require_small(value: Any, where: str, depth: int = 0) -> None:
+    """Refuses what no constructor of a backbone has use for: huge numbers, long lists, deep nesting."""
+    if isinstance(value, dict | list | tuple):
+        _require(len(value) <= MOST_VALUES and depth < 5, f"{where} has {len(value):,} values, or is nested too deeply")
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _require_small(item, f"{where}.{shown(name)[:50]}", depth + 1)
+    elif isinstance(value, str):
+        _require(len(value) <= 1000, f"{where} is a text of {len(value):,} characters")
+    elif isinstance(value, int | float):
+        _require(abs(value) <= MOST, f"{where} is {shortened(value)}: the limit is {MOST}")
 
 
 @dataclass(frozen=True)
@@ -78,8 +95,9 @@ class BackboneSettings:
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.strides, self.strides[1:], strict=False))
-        _require(bool(self.strides) and rising, f"backbone.strides is {self.strides}: give one or more, rising")
+        _require(bool(self.strides) and rising, f"backbone.strides is {shortened(self.strides)}: give some, rising")
         _require(self.frozen_stages >= 0, f"backbone.frozen_stages is {self.frozen_stages}: it must be 0 or more")
+        _require_small(self.args, "backbone.args")
         taken = _NOT_FOR_ARGS & set(self.args)
         _require(
             not taken,
@@ -106,8 +124,8 @@ class NeckSettings:
     norm: Literal["none", "gn", "bn"] = "none"
 
     def __post_init__(self) -> None:
-        _require(self.channels >= 1, f"neck.channels is {self.channels}: it must be at least 1")
-        _require(self.extra_levels >= 0, f"neck.extra_levels is {self.extra_levels}: it must be 0 or more")
+        _require(1 <= self.channels <= MOST, f"neck.channels is {self.channels}: it must be 1 to {MOST}")
+        _require(0 <= self.extra_levels <= 16, f"neck.extra_levels is {self.extra_levels}: it must be 0 to 16")
 
 
 @dataclass(frozen=True)
@@ -137,10 +155,10 @@ class HeadSettings:
     delta_std: tuple[float, float, float, float] = (0.1, 0.1, 0.2, 0.2)
 
     def __post_init__(self) -> None:
-        _require(self.channels >= 1, f"head.channels is {self.channels}: it must be at least 1")
-        _require(self.depth >= 0, f"head.depth is {self.depth}: it must be 0 or more")
+        _require(1 <= self.channels <= MOST, f"head.channels is {self.channels}: it must be 1 to {MOST}")
+        _require(0 <= self.depth <= 1000, f"head.depth is {self.depth}: it must be 0 to 1000")
         _require(0 < self.prior < 1, f"head.prior is {self.prior}: it must be between 0 and 1, both excluded")
-        _require(self.bins >= 0, f"head.bins is {self.bins}: it must be 0 (off) or more")
+        _require(0 <= self.bins <= 10_000, f"head.bins is {self.bins}: it must be 0 (off) to 10000")
         _require(
             self.bins == 0 or self.coding == "ltrb",
             f"head.bins is {self.bins} with head.coding {self.coding}: distributions of distances need coding ltrb",
@@ -165,8 +183,8 @@ class AnchorSettings:
     def __post_init__(self) -> None:
         for name, values in (("base", (self.base,)), ("scales", self.scales), ("ratios", self.ratios)):
             _require(
-                bool(values) and all(value > 0 for value in values),
-                f"anchors.{name} is {getattr(self, name)}: give numbers above 0",
+                0 < len(values) <= 100 and all(value > 0 for value in values),
+                f"anchors.{name} is {shortened(getattr(self, name))}: give 1 to 100 numbers above 0",
             )
 
     @property
@@ -235,7 +253,8 @@ class TestSettings:
 
     def __post_init__(self) -> None:
         _require(
-            all(side >= 1 for side in self.short_sides), f"test.short_sides is {self.short_sides}: give 1 or more each"
+            len(self.short_sides) <= 100 and all(1 <= side <= MOST_SIDE for side in self.short_sides),
+            f"test.short_sides is {shortened(self.short_sides)}: give 1 to {MOST_SIDE} each",
         )
         _require(
             len(set(self.short_sides)) == len(self.short_sides),

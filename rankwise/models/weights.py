@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,9 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from rankwise.errors import ModelError
+from rankwise.files.parsing import ParseError, parse_json, read_json
+from rankwise.files.writing import write_whole
+from rankwise.models import integrity
 from rankwise.models.confidence import Confidence
 from rankwise.models.settings import DetectorSettings
 
@@ -47,7 +49,7 @@ def write(
     extra: Mapping[str, Any],
     confidence: Confidence | None = None,
 ) -> None:
-    """Writes the file.
+    """Writes the file, whole or not at all.
 
     Args:
         path: Where to.
@@ -60,10 +62,16 @@ def write(
     values: dict[str, Any] = {"settings": settings.to_dict(), "classes": list(classes), "extra": dict(extra)}
     if confidence is not None:
         values["confidence"] = confidence.to_dict()
-    description = json.dumps(values)
     # safetensors wants rows one after the other, which channels-last weights have not.
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(plain, path, {"format": "pt", _KEY: description})
+    _save(path, plain, values, {"format": "pt"})
+
+
+def _save(path: Path, tensors: dict[str, Tensor], description: dict[str, Any], metadata: Mapping[str, str]) -> None:
+    """Writes tensors and metadata with a description and the checksum of it all."""
+    content = {**metadata, _KEY: json.dumps({**description, "checksum": integrity.KEY})}
+    content[integrity.KEY] = integrity.checksum(tensors, content)
+    write_whole(path, lambda part: safetensors.torch.save_file(tensors, part, content))
 
 
 def find(run: Path) -> Path:
@@ -100,15 +108,18 @@ def read(path: Path) -> Content:
             "training or Detector.save wrote"
         ) from error
     try:
-        description = json.loads(metadata[_KEY])
+        description = parse_json(metadata[_KEY])
         settings, classes = description["settings"], description["classes"]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        names = [str(name) for name in classes]
+    except (KeyError, TypeError, ParseError) as error:
+        integrity.check(tensors, metadata, False, path)
         raise ModelError(
             f"{path} holds weights but does not say of which detector. Expected a file that training or Detector.save "
             "wrote; backbone weights go into backbone.pretrained"
         ) from error
+    integrity.check(tensors, metadata, "checksum" in description, path)
     try:
-        names, stored = list(map(str, classes)), description.get("confidence")
+        stored = description.get("confidence")
         confidence = None if stored is None else Confidence.from_dict(stored, names, str(path))
         return Content(tensors, DetectorSettings.from_dict(settings), names, confidence)
     except ModelError as error:
@@ -141,13 +152,8 @@ def store_confidence(path: Path, confidence: Confidence) -> None:
         return
     with safetensors.safe_open(path, framework="pt") as file:
         metadata = file.metadata()
-    description = {**json.loads(metadata[_KEY]), "confidence": confidence.to_dict()}
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        safetensors.torch.save_file(content.tensors, part, {**metadata, _KEY: json.dumps(description)})
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    description = {**parse_json(metadata[_KEY]), "confidence": confidence.to_dict()}
+    _save(path, content.tensors, description, metadata)
 
 
 def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | None:
@@ -163,15 +169,22 @@ def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | 
     if not path.is_file():
         return None
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         stored = values.get("thresholds")
         if stored is None or values.get("calibration") is not None:
             return None
-        overall = float(stored["overall"]["score"])
-        scores = {name: float(entry["score"]) for name, entry in stored["per_class"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        overall = _score(stored["overall"]["score"])
+        scores = {name: _score(entry["score"]) for name, entry in stored["per_class"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ModelError(
             f"{path}: its thresholds cannot be read ({type(error).__name__}: {error}). Write it anew with: "
             f"rankwise eval {folder}"
         ) from error
     return {name: scores.get(name, overall) for name in classes}
+
+
+def _score(value: Any) -> float:
+    score = float(value)
+    if not 0 <= score <= 1:
+        raise ValueError(f"a threshold is {score:g}, but scores are from 0 to 1")
+    return score

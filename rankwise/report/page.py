@@ -14,6 +14,7 @@ from typing import Any
 
 import rankwise
 from rankwise.evaluation.colors import hex_color
+from rankwise.files.writing import make_folder, write_text
 from rankwise.report import numbers
 from rankwise.report.error_types import DEFINITIONS, Kind
 from rankwise.report.findings import comparison, findings
@@ -58,9 +59,9 @@ def write_report(
         raise ReportError(f"--images {images}: must be 0 or more")
     opened = [read_run(run, name, data, device) for run, name in zip(folders, run_names(folders), strict=True)]
     target = Path(out) if out else (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     # A folder's name may hold bytes that are no text; in the title they become question marks.
-    target.write_text(render(page_data(opened, images)), encoding="utf-8", errors="replace", newline="\n")
+    write_text(target, render(page_data(opened, images)), errors="replace")
     return target
 
 

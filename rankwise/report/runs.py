@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from rankwise.config.datasets import open_run
+from rankwise.config.recipe import read_recipe
 from rankwise.data.dataset import DetectionDataset
 from rankwise.evaluation.coco import Evaluation, evaluate, unique_names
 from rankwise.evaluation.figures import read_metrics
-from rankwise.evaluation.results import read_results
+from rankwise.evaluation.results import read_results, set_damaged_aside
+from rankwise.files.parsing import ParseError, read_json
 from rankwise.report.error_types import Errors, classify
 
 #: A difference in AP between eval.json and the rounded boxes of the results file that few images explain, not more.
@@ -86,7 +87,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
     metrics = run / "metrics.jsonl"
     return RunData(
         name=name,
-        recipe=yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8")),
+        recipe=read_recipe(run),
         metrics=read_metrics(metrics) if metrics.is_file() else [],
         dataset=dataset,
         dataset_name=f"{'built-in shapes' if settings.path == 'shapes' else settings.path}, {settings.val}",
@@ -110,6 +111,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 
 def _evaluate_if_needed(run: Path, data: str | None, device: str) -> None:
+    set_damaged_aside(run)
     if (run / "detections.json").is_file() and (run / "eval.json").is_file():
         return
     if not (run / "best.safetensors").is_file():
@@ -125,8 +127,8 @@ def _evaluate_if_needed(run: Path, data: str | None, device: str) -> None:
 def _notes(run: Path, evaluation: Evaluation, has_metrics: bool) -> list[str]:
     notes = []
     try:
-        then = json.loads((run / "eval.json").read_text(encoding="utf-8"))["ap"]
-    except (ValueError, KeyError, TypeError):
+        then = read_json(run / "eval.json")["ap"]
+    except (ParseError, KeyError, TypeError):
         then = None
     now = evaluation.ap
     if then is not None and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):

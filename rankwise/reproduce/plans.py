@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankwise.files.writing import make_folder
 from rankwise.reproduce.rows import Row
 from rankwise.training.signals import stop_signals
 
@@ -163,7 +164,7 @@ def call(arguments: list[str], log: Path) -> None:
 
     A signal to stop is passed on, and the process given the time to save; a second Ctrl-C ends it at once.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ rankwise {shlex.join(arguments)}\n")
         file.flush()
@@ -185,5 +186,5 @@ def call(arguments: list[str], log: Path) -> None:
     if stop.number is not None:
         sys.exit(128 + stop.number)
     if code:
-        last = log.read_text(encoding="utf-8").strip().splitlines()[-1:]
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         raise ReproduceError(f"rankwise {arguments[0]} failed with exit code {code}: {' '.join(last)} (see {log})")

@@ -8,8 +8,12 @@ from typing import Any
 
 from rich.console import Console
 
+from rankwise.evaluation.figures import read_metrics
+from rankwise.files.names import shown
+from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.writing import make_folder, write_text
 from rankwise.reproduce.figures import draw_figures
-from rankwise.reproduce.plans import Plan, train_once
+from rankwise.reproduce.plans import Plan, ReproduceError, train_once
 from rankwise.reproduce.tables import TABLES
 from rankwise.reproduce.text import Results, markdown, on_screen, verdicts_on_screen
 
@@ -41,11 +45,11 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
     measured = {row: [read_run(run) if run else {} for run in all_seeds] for row, all_seeds in runs.items()}
     results = Results(name, measured, command, plan.recipe is None)
     folder = plan.folder / name
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     figures = draw_figures(results, runs, folder)
     path = folder / f"{name}.md"
-    path.write_text(markdown(results, [Path(figure.name) for figure in figures]), encoding="utf-8")
-    (folder / f"{name}.json").write_text(json.dumps(results.to_dict(), indent=1) + "\n", encoding="utf-8")
+    write_text(path, markdown(results, [Path(figure.name) for figure in figures]))
+    write_text(folder / f"{name}.json", json.dumps(results.to_dict(), indent=1) + "\n")
     console.print(on_screen(results, console))
     if table.note and not results.as_paper:
         console.print(table.note)
@@ -57,11 +61,16 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
 
 def read_run(run: Path) -> dict[str, float | None]:
     """A run's numbers by the names of the columns."""
-    result: dict[str, Any] = json.loads((run / "eval.json").read_text(encoding="utf-8"))
-    numbers: dict[str, float | None] = {column: result[key] for column, key in METRICS.items()}
-    numbers |= {key.upper(): result["correlation"][key] for key in ("pcc", "scc", "kcc")}
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    steps = [line for line in lines if line["kind"] == "train"]
+    try:
+        result: dict[str, Any] = read_json(run / "eval.json")
+        numbers: dict[str, float | None] = {column: result[key] for column, key in METRICS.items()}
+        numbers |= {key.upper(): result["correlation"][key] for key in ("pcc", "scc", "kcc")}
+    except (ParseError, KeyError, TypeError) as error:
+        raise ReproduceError(
+            f"{shown(run)}/eval.json: damaged ({error}); make it again with: rankwise eval {run}"
+        ) from error
+    metrics = run / "metrics.jsonl"
+    steps = [line for line in (read_metrics(metrics) if metrics.is_file() else []) if line.get("kind") == "train"]
     for part in ("loss", "assign"):
         numbers[f"{part} ms"] = _milliseconds(steps, part)
     return numbers

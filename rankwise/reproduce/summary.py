@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankwise.files.names import shown
+from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.writing import make_folder, write_text
 from rankwise.reproduce.plans import ReproduceError
 from rankwise.reproduce.tables import TABLES
 from rankwise.reproduce.text import Results, markdown
@@ -36,17 +38,23 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
         heading = folder.resolve().name
         lines += [f"## On {heading}", "", *_words(kept, heading)]
         for name in done:
-            content = json.loads((folder / name / f"{name}.json").read_text(encoding="utf-8"))
-            results = Results(name, content["rows"], content["command"], content["as_paper"])
+            file = folder / name / f"{name}.json"
+            try:
+                content = read_json(file)
+                results = Results(name, content["rows"], content["command"], content["as_paper"])
+            except (ParseError, KeyError, TypeError) as error:
+                raise ReproduceError(
+                    f"{shown(file)}: damaged ({error}); make it again with: rankwise reproduce {name} --train false"
+                ) from error
             figures = []
             for file in sorted([*(folder / name).glob("*.png"), folder / name / f"{name}.json"]):
                 beside = page.with_suffix("") / f"{heading}_{file.name}"
-                beside.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(beside.parent)
                 shutil.copyfile(file, beside)
                 if file.suffix == ".png":
                     figures.append(beside.relative_to(page.parent))
             lines += [markdown(results, figures, level=3), *_words(kept, f"{heading}/{name}")]
-    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    write_text(page, "\n".join(lines).rstrip() + "\n")
     return page
 
 

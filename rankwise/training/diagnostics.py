@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from rankwise.distributed import StoppedElsewhere
+from rankwise.files.writing import WriteError, not_written
 from rankwise.training.checkpoint import CheckpointError
 from rankwise.types import Batch, Predictions
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "bad_alloc")
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL", "Socket Timeout")
 
@@ -136,10 +138,13 @@ def explained(error: Exception, folder: Path, rank: int) -> Exception:
     """
     text = str(error)
     again = f"rankwise train --resume {folder}"
+    if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
+        error = not_written(Path(os.fsdecode(error.filename or folder)), error)
+    if isinstance(error, WriteError):
+        can_resume = (folder / "recipe.yaml").is_file()
+        return WriteError(f"{error} Go on with: {again}" if can_resume else str(error), error.number)
     if isinstance(error, CheckpointError | TrainingStopped):
         return error
-    if isinstance(error, OSError) and error.errno in _DISK_FULL:
-        return CheckpointError(f"{error.strerror}: make room on the disk, then go on with: {again}")
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _any_in(_NO_MEMORY, text):
         device = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
         return TrainingStopped(

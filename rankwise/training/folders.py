@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
 from pathlib import Path
 
 from rankwise.errors import SettingsError
+from rankwise.files.names import shown
+from rankwise.files.writing import WriteError, explained, make_folder
+from rankwise.training.lock import refuse_if_locked
 
 
 def launcher_rank() -> int:
@@ -30,10 +34,14 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
     if given is None:
         for number in itertools.count(1):
             folder = Path(f"runs/{name}-{number}")
+            make_folder(folder.parent)
             try:
-                folder.mkdir(parents=True)  # at once, so that of two runs started together each has its own
-            except FileExistsError:
-                continue
+                with explained(folder, "made"):
+                    folder.mkdir()  # at once, so that of two runs started together each has its own
+            except WriteError as error:
+                if error.number == errno.EEXIST:
+                    continue
+                raise
             break
         return folder
     folder = Path(given)
@@ -45,5 +53,12 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
             )
         if not (folder / "recipe.yaml").is_file():
             raise SettingsError(f"{folder}: --overwrite deletes runs only, and this is none: it has no recipe.yaml")
-        shutil.rmtree(folder)
+        if folder.is_symlink():
+            raise SettingsError(
+                f"{shown(folder)} is a link to {shown(folder.resolve())}: --overwrite deletes nothing behind a link; "
+                f"give --run {shown(folder.resolve())}"
+            )
+        refuse_if_locked(folder)
+        with explained(folder, "deleted"):
+            shutil.rmtree(folder)
     return folder

@@ -29,8 +29,10 @@ from rankwise.distributed import (
     broadcast_buffers,
 )
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
+from rankwise.files.parsing import set_aside
+from rankwise.files.writing import make_folder, remove_parts, write_text
 from rankwise.models import Detector
-from rankwise.training.checkpoint import load_checkpoint, remove_parts, save_checkpoint, write_text, write_whole
+from rankwise.training.checkpoint import LAST, load_checkpoint, save_checkpoint
 from rankwise.training.diagnostics import (
     Symptoms,
     TrainingStopped,
@@ -42,6 +44,7 @@ from rankwise.training.diagnostics import (
     symptoms_of_losses,
     symptoms_of_predictions,
 )
+from rankwise.training.lock import lock_run
 from rankwise.training.processes import launch
 from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
@@ -69,7 +72,7 @@ class Decision(NamedTuple):
     save: bool
 
 
-def train(recipe: Recipe, folder: Path | None, resume: bool = False) -> None:
+def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint: str = LAST) -> None:
     """Trains a detector by a recipe, evaluates it and draws what it sees.
 
     Args:
@@ -77,6 +80,7 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False) -> None:
         folder: Where the run goes; rank 0's counts.
         resume: Go on from the folder's last checkpoint, or from the start if it was stopped before the first; rank 0's
             counts.
+        checkpoint: Name of the checkpoint to go on from.
     """
     fabric = launch(recipe.train)
     shared, resume = fabric.broadcast((str(folder), resume))
@@ -84,11 +88,12 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False) -> None:
     try:
         with all_raise():
             train_set, val_set = open_datasets(recipe.data, recipe.model.input)
-        run = Run(recipe, folder, fabric, train_set, val_set, resume)
-        run.fit()
-        barrier_and_close()
-        if fabric.is_global_zero:
-            evaluate_run(folder, device=str(fabric.device), console=run.tracker.console)
+        with lock_run(folder):
+            run = Run(recipe, folder, fabric, train_set, val_set, resume, checkpoint)
+            run.fit()
+            barrier_and_close()
+            if fabric.is_global_zero:
+                evaluate_run(folder, device=str(fabric.device), console=run.tracker.console)
     except (RuntimeError, MemoryError, OSError) as error:
         raise explained(error, folder, fabric.global_rank) from error
 
@@ -103,6 +108,7 @@ class Run:
         train_set: What to learn from.
         val_set: What to be measured on.
         resume: Take up what is in the folder.
+        checkpoint: Name of the checkpoint in it.
     """
 
     def __init__(
@@ -113,10 +119,11 @@ class Run:
         train_set: DetectionDataset,
         val_set: DetectionDataset,
         resume: bool = False,
+        checkpoint: str = LAST,
     ) -> None:
         settings = recipe.train
         self.recipe, self.folder, self.fabric, self.val_set = recipe, folder, fabric, val_set
-        saved = self.read_checkpoint() if resume else None
+        saved = self.read_checkpoint(checkpoint) if resume else None
         with all_raise():
             torch.manual_seed(settings.seed)
             self.detector = Detector(without_pretrained(recipe.model) if saved else recipe.model, train_set.classes)
@@ -155,7 +162,7 @@ class Run:
             if saved:
                 self.state.load_state_dict(saved)
             if fabric.is_global_zero:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folder(folder)
                 write_text(folder / "recipe.yaml", recipe.text)
             at = self.progress
             self.tracker = Tracker(
@@ -352,7 +359,7 @@ class Run:
                 )
                 if best:
                     at.best_ap = ap
-                    write_whole(self.folder / "best.safetensors", self.evaluated.save)
+                    self.evaluated.save(self.folder / "best.safetensors")
                 self.tracker.ap = result.ap
 
     def save(self) -> None:
@@ -363,17 +370,19 @@ class Run:
                 if broken := broken_weight(self.detector):  # the checkpoint before is worth more
                     lr, precision = self.optimizer.param_groups[0]["lr"], self.recipe.train.precision
                     raise TrainingStopped(broken_weight_message(broken, lr, precision, self.folder))
-                save_checkpoint(self.folder / "last.ckpt", self.state.state_dict())
+                save_checkpoint(self.folder / LAST, self.state.state_dict())
 
-    def read_checkpoint(self) -> dict[str, Any] | None:
-        """What ``last.ckpt`` holds, on all processes; None if the run was stopped before there was one."""
-        state = None
+    def read_checkpoint(self, name: str) -> dict[str, Any] | None:
+        """What a checkpoint holds, on all processes; None if the run was stopped before there was one."""
+        state, last = None, self.folder / LAST
         with all_raise():
             if self.fabric.is_global_zero:
                 remove_parts(self.folder)
                 # A best detector without a checkpoint is no young run: the checkpoint was taken away.
-                if (self.folder / "last.ckpt").exists() or (self.folder / "best.safetensors").exists():
-                    state = load_checkpoint(self.folder / "last.ckpt")
+                if name != LAST or last.exists() or (self.folder / "best.safetensors").exists():
+                    state = load_checkpoint(self.folder / name)
+                if name != LAST and last.exists():
+                    set_aside(last)  # or the next checkpoint would put it in the place of the good one
         return self.fabric.broadcast(state)  # other machines need not see the folder
 
 

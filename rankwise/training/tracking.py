@@ -17,7 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from torch import Tensor
 
-from rankwise.training.checkpoint import not_written, write_text
+from rankwise.files.names import shown_lines
+from rankwise.files.parsing import parse_json
+from rankwise.files.writing import not_written, write_text
 
 PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
 
@@ -210,7 +212,7 @@ class Tracker:
 
     def say(self, text: str) -> None:
         """Prints a line above the progress bar."""
-        self.console.print(text, soft_wrap=True, markup=False)
+        self.console.print(shown_lines(text), soft_wrap=True, markup=False)
 
     def summarise(self, watch: Stopwatch, skipped: int, faults: int) -> None:
         """Says at the end where the time went and what was left out."""
@@ -263,9 +265,9 @@ def _lines_before(path: Path, step: int, epoch: int) -> list[str]:
     if not step or not path.exists():
         return []
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
-            content = json.loads(line)
+            content = parse_json(line)
             # An epoch that is not done is evaluated again.
             repeated = content["kind"] == "eval" and content["epoch"] >= epoch
             if content["step"] <= step and not repeated and line.endswith("\n"):

@@ -276,13 +276,13 @@ def test_a_huge_image_is_a_fault(tmp_path, huge_png):
 
 
 BROKEN_FILES = {
-    '{"images": [\n  {"id": 1,}\n]}': "is no valid JSON: Illegal trailing comma before end of object in line 2, column",
-    "": "is no valid JSON: Expecting value in line 1, column 1; export it anew",
+    '{"images": [\n  {"id": 1,}\n]}': "not valid JSON: Illegal trailing comma before end of object in line 2, column",
+    "": "not valid JSON: Expecting value in line 1, column 1; export it again",
     "[1, 2]": "holds a list where COCO has an object; export it as COCO instances",
     '{"images": [], "annotations": []}': "has no list 'categories'; export it as COCO instances",
     '{"images": [], "annotations": [], "categories": []}': "has no categories; list each class under 'categories'",
-    "[" * 100_000: "is no valid JSON",
-    b"\xff\xfe\x00\x80": "is no valid JSON",
+    "[" * 100_000: "not valid JSON: it is nested too deeply",
+    b"\xff\xfe\x00\x80": "not text in UTF-8",
 }
 
 
@@ -324,7 +324,7 @@ VOC_FAULTS = {
     "broken": ("<annotation>\n<object>", "Annotations/picture004.xml: is no valid XML in line 2, column"),
     "laughs": (LAUGHS, "picture004.xml: declares a document type or entities, which are refused; remove them"),
     "other": ("<html/>", "picture004.xml: has <html> where VOC has <annotation>; export it as Pascal VOC"),
-    "latin": (b"<annotation>\xe9</annotation>", "picture004.xml: is not in UTF-8: "),
+    "latin": (b"<annotation>\xe9</annotation>", "picture004.xml: not text in UTF-8: "),
     "gone": (None, "Annotations/picture004.xml: is missing; put it there, or take the image out of the split"),
     "no class": (
         "<annotation><object><bndbox><xmin>1</xmin></bndbox></object></annotation>",
@@ -403,7 +403,7 @@ YOLO_FAULTS = {
     "nan": ("0 nan 0.5 0.1 0.1\n", "line 1 has corners that are no numbers"),
     "empty": ("0 0.5 0.5 0 0.1\n", "line 1 has no area: it is 0 wide"),
     "pixels": ("0 50 50 10 10\n", "lies outside the image of"),
-    "binary": (b"\xff\xfe\x00", "labels/train/picture000.txt: is no text: "),
+    "binary": (b"\xff\xfe\x00", "labels/train/picture000.txt: not text in UTF-8: "),
 }
 
 
@@ -444,12 +444,12 @@ def test_yolo_lists_that_lead_out(yolo_folder):
 YAML_FAULTS = {
     "broken": (
         "train: images/train\nnames: [a, b\n",
-        "data.yaml: is no valid YAML: ",
+        "data.yaml: not valid YAML: ",
         " in line 3, column 1; correct it",
     ),
     "code": (
         "train: !!python/object/apply:os.system ['true']\nnames: [a]\n",
-        "data.yaml: is no valid YAML: ",
+        "data.yaml: not valid YAML: ",
         "line 1",
     ),
     "text": ("hello\n", "data.yaml: holds no settings; it should name train, val and names", ""),
@@ -462,7 +462,7 @@ YAML_FAULTS = {
     ),
     "nowhere": ("train: images/nowhere\nnames: [a]\n", "train is 'images/nowhere', which does not exist; name the", ""),
     "absolute": ("train: /etc\nnames: [a]\n", "data.yaml: train is '/etc', which leads out of the folder; put the", ""),
-    "number": ("train: 5\nnames: [a]\n", "data.yaml: train is 5; name a folder of images", ""),
+    "number": ("train: 5\nnames: [a]\n", "data.yaml: train is '5', which does not exist; name the folder", ""),
 }
 
 

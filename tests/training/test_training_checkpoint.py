@@ -6,7 +6,8 @@ import pickle
 import pytest
 import torch
 
-from rankwise.training.checkpoint import CheckpointError, load_checkpoint, remove_parts, save_checkpoint, write_whole
+from rankwise.files.writing import WriteError, remove_parts, write_whole
+from rankwise.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 
 
 def test_what_is_saved_comes_back(tmp_path):
@@ -26,7 +27,7 @@ def test_a_write_that_fails_leaves_the_previous_checkpoint_and_says_so(tmp_path)
         part.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(CheckpointError, match=r"No space left on device.*previous one is intact.*--resume"):
+    with pytest.raises(WriteError, match=r"No space left on device.*previous one is intact.*Make room"):
         write_whole(path, full_disk)
     assert load_checkpoint(path)["progress"]["step"] == 1
     assert [item.name for item in tmp_path.iterdir()] == ["last.ckpt"]

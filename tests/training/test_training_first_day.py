@@ -1,9 +1,9 @@
 """What a new user tries first, in ways that are easily got wrong: own classes, other backbones, other images."""
 
+import importlib.util
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -160,9 +160,15 @@ def test_the_first_steps_do_not_count_once_there_are_more(monkeypatch):
     assert watch.seconds() == dict.fromkeys(PARTS, 0.0) | {"loss": 1.0}
 
 
-def test_the_working_folder_is_only_the_last_place_to_look(tmp_path, monkeypatch):
+def test_the_working_folder_is_on_the_path_only_while_a_named_class_is_imported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
-    with pytest.raises(SystemExit):
-        main(["train", "--print_config"])
-    assert sys.path[-1] == str(Path.cwd())
+    (tmp_path / "named_there.py").write_text("import sys\nPATH = list(sys.path)\n" + OWN)
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "__init__.py").write_text("")
+    looked = []
+    monkeypatch.setattr("rankwise.training.loop.train", lambda *_: looked.append(importlib.util.find_spec("planted")))
+    main(["train", "shapes", *TINY, "--assign=named_there.Generous", "--run", "run"])
+    assert looked == [None]
+    assert sys.modules["named_there"].PATH[-1] == str(tmp_path)
+    assert str(tmp_path) not in sys.path

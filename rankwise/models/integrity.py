@@ -1,0 +1,113 @@
+"""Whether a file of weights is what was written, and asks for no more than it holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+
+from rankwise.errors import ModelError
+from rankwise.files.names import shown
+
+#: Under this name the metadata holds the checksum.
+KEY = "sha256"
+
+#: How much larger than its file a detector may be while it is built: of a backbone only some features are kept.
+_FACTOR, _TENSORS, _NUMBERS = 4, 500, 2**26
+#: Modules, most of them without weights, that there may be for each tensor.
+_MODULES = 20
+
+
+def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """The SHA-256 of all tensors and all metadata but the checksum itself.
+
+    Args:
+        tensors: Tensors on the CPU, by name.
+        metadata: Texts by name.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(set(metadata) - {KEY}):
+        digest.update(repr((name, metadata[name])).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(repr((name, str(tensor.dtype), list(tensor.shape))).encode())
+        if tensor.numel():
+            digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def check(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], promised: bool, path: Path) -> None:
+    """Refuses a file whose checksum is that of another content.
+
+    Args:
+        tensors: Its tensors.
+        metadata: Its metadata.
+        promised: Whether the file says that it has a checksum; those of earlier versions have none.
+        path: The file.
+
+    Raises:
+        ModelError: If it is damaged.
+    """
+    if (promised or KEY in metadata) and metadata.get(KEY) != checksum(tensors, metadata):
+        raise ModelError(
+            f"{shown(path)}: damaged: its checksum does not fit its content. Take a copy that is whole, or train again"
+        )
+
+
+@contextmanager
+def no_larger_than(tensors: Mapping[str, Tensor], path: Path) -> Iterator[None]:
+    """Stops building a detector as soon as it has more, or larger, weights than the file holds.
+
+    A file may ask for a billion layers in a few bytes: this is noticed at the first one too many, before it is filled.
+
+    Args:
+        tensors: What the file holds.
+        path: The file.
+
+    Raises:
+        ModelError: If the detector turns out larger.
+    """
+    held = sum(tensor.numel() for tensor in tensors.values())
+    most = {
+        "tensors": _FACTOR * len(tensors) + _TENSORS,
+        "numbers": _FACTOR * held + _NUMBERS,
+        "modules": _MODULES * (_FACTOR * len(tensors) + _TENSORS),
+    }
+    built = dict.fromkeys(most, 0)
+
+    def count(what: str, number: int = 1) -> None:
+        built[what] += number
+        if built[what] > most[what]:
+            raise ModelError(
+                f"{shown(path)}: its settings ask for a detector of more than {most[what]:,} {what}, but it holds "
+                f"{len(tensors):,} tensors of {held:,} numbers in all; it was not built"
+            )
+
+    def tensor(module: nn.Module, name: str, value: Tensor | None) -> None:
+        if value is not None:
+            count("tensors")
+            count("numbers", value.numel())
+
+    handles = [
+        register_module_parameter_registration_hook(tensor),
+        register_module_buffer_registration_hook(tensor),
+        register_module_module_registration_hook(lambda module, name, value: count("modules")),
+    ]
+    try:
+        yield
+    except (ModelError, RuntimeError, MemoryError, OverflowError) as error:
+        if str(error).startswith(shown(path)):
+            raise
+        raise ModelError(f"{shown(path)}: its settings cannot be built: {str(error)[:300]}") from error
+    finally:
+        for handle in handles:
+            handle.remove()

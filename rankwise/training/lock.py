@@ -1,0 +1,103 @@
+"""One process at a time trains in a run's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from rankwise.distributed import all_raise, rank
+from rankwise.errors import SettingsError
+from rankwise.files.names import shown
+from rankwise.files.parsing import ParseError, parse_json
+from rankwise.files.writing import explained, make_folder
+
+NAME = ".lock"
+
+
+@contextmanager
+def lock_run(folder: Path) -> Iterator[None]:
+    """Holds a run's folder while inside, on rank 0 for all processes; a second holder is refused.
+
+    The system releases the lock of a process that dies, however it dies: what it left behind is taken over.
+
+    Args:
+        folder: The run's folder, made if it is not there.
+
+    Raises:
+        SettingsError: If another process holds it, with its name.
+    """
+    handle, made = -1, not folder.exists()
+    with all_raise():
+        if rank() == 0:
+            make_folder(folder)
+            handle = _acquire(folder)
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            (folder / NAME).unlink(missing_ok=True)
+            os.close(handle)
+            if made:
+                with suppress(OSError):  # it holds a run by now
+                    folder.rmdir()
+
+
+def refuse_if_locked(folder: Path) -> None:
+    """Raises a SettingsError if a process trains in this folder."""
+    if (folder / NAME).is_file():
+        os.close(_acquire(folder))
+
+
+def _acquire(folder: Path) -> int:
+    path = folder / NAME
+    while True:
+        with explained(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        if not _lock(handle):
+            holder = _holder(handle)
+            os.close(handle)
+            raise SettingsError(f"{shown(folder)}: {holder} is training here; wait for it or stop it first")
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                break
+        os.close(handle)  # its holder took it away at this moment
+    me = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "command": " ".join(sys.argv)[:200],
+        "since": datetime.now().isoformat(" ", "seconds"),
+    }
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps(me).encode(), 0)
+    return handle
+
+
+def _lock(handle: int) -> bool:
+    """Whether the file is ours now. A lock of POSIX: unlike that of flock, workers that were forked do not hold it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _holder(handle: int) -> str:
+    try:
+        held = parse_json(os.pread(handle, 10_000, 0))
+        return (
+            f"process {held['pid']} on {shown(held['host'])} ({shown(held['command'])}, since {shown(held['since'])})"
+        )
+    except (ParseError, KeyError, TypeError):
+        return "another process"
