@@ -12,6 +12,7 @@ from torchvision.ops import generalized_box_iou_loss
 from rankwise.assign.base import Assigner
 from rankwise.boxes import distances, paired_iou
 from rankwise.losses.base import Loss, PositiveBoxes, check_loss
+from rankwise.losses.second_order import once_differentiable
 from rankwise.types import Assignment, Predictions, Target
 
 
@@ -88,7 +89,7 @@ class Criterion(nn.Module):
         quality = predicted.new_zeros(batch * anchors)
         quality[rows] = ious
 
-        outcome = self.loss.outcome(predictions.logits.flatten(0, 1), labels, quality, image)
+        outcome = self.loss.outcome(once_differentiable(predictions.logits).flatten(0, 1), labels, quality, image)
         boxes = PositiveBoxes(
             errors=generalized_box_iou_loss(predicted, truth, reduction="none"),
             weights=self._box_weights(predictions, rows, ious),

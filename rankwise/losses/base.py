@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rankwise.distributed import all_reduce_mean
 from rankwise.losses.dense import read_dense
 from rankwise.losses.inputs import check_settings, flat, without_ignored
+from rankwise.losses.second_order import once_differentiable
 from rankwise.losses.transforms import plain, transforming
 from rankwise.pairsums import eager
 
@@ -71,7 +72,7 @@ class Loss(nn.Module, ABC):
     ) -> Tensor:
         if transforming():
             return plain(lambda leaf: self._labelled(leaf, labels, quality, image), logits)
-        return self._labelled(logits, labels, quality, image)
+        return self._labelled(once_differentiable(logits), labels, quality, image)
 
     def _labelled(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Tensor:
         logits, labels, quality, image = flat(logits, labels, quality, image)
@@ -104,7 +105,7 @@ class Loss(nn.Module, ABC):
         def call(leaf: Tensor) -> Tensor:
             return self.dense_outcome(leaf, targets, mask=mask, weight=weight, normalizer=normalizer).loss
 
-        return plain(call, logits) if transforming() else call(logits)
+        return plain(call, logits) if transforming() else call(once_differentiable(logits))
 
     @eager
     def dense_outcome(

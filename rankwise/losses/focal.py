@@ -39,5 +39,5 @@ class FocalLoss(SamplewiseLoss):
         return Outcome(loss, parts)
 
     def _positive(self, x: Tensor) -> Tensor:
-        # 1 − p as sigmoid(−x), which keeps its digits where p is near 1.
-        return self.alpha * x.neg().sigmoid().pow(self.gamma) * F.softplus(x.neg())
+        # (1 − p)^γ as exp(−γ · softplus(x)): where p is 1 to all digits, a power below 1 would have no slope.
+        return self.alpha * (-self.gamma * F.softplus(x)).exp() * F.softplus(x.neg())

@@ -35,7 +35,10 @@ class QualityFocalLoss(SamplewiseLoss):
 
         def positive(x: Tensor) -> Tensor:
             distance = (target - x.sigmoid()).abs()
-            return distance.pow(self.beta) * F.binary_cross_entropy_with_logits(x, target, reduction="none")
+            # At distance 0 a power below 1 has no slope; what is at its target is not pushed anywhere.
+            weight = distance.where(distance > 0, 1.0).pow(self.beta)
+            weight = weight.where(distance > 0, float(self.beta == 0))
+            return weight * F.binary_cross_entropy_with_logits(x, target, reduction="none")
 
         loss, parts = focal_sum(samples, self.beta, 1.0, positive)
         return Outcome(loss, parts)

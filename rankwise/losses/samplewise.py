@@ -17,6 +17,7 @@ from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.blocks import Block, over_blocks, total
 from rankwise.losses.dense import read_dense
 from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.second_order import unshared
 from rankwise.pairsums import eager
 
 
@@ -77,7 +78,7 @@ class _KnownGradient(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, upstream: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors  # type: ignore[attr-defined]
         if upstream.device.type == "cpu" and upstream.item() == 1:
-            return gradient, None, None  # a sum of losses passes on ones: one pass over the samples less
+            return unshared(gradient), None, None  # a sum of losses passes on ones: one pass over the samples less
         return gradient * upstream, None, None
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankwise.losses.second_order import MESSAGE
+
 
 def transforming() -> bool:
     """Whether a transform of ``torch.func`` is active; never while a graph is compiled."""
@@ -28,12 +30,21 @@ class _Plain(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.save_for_backward(output[1])
-        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, upstream: Tensor, second: Tensor | None) -> tuple[Tensor, None]:
+        if second is not None:
+            raise RuntimeError(MESSAGE)
         (gradient,) = ctx.saved_tensors
         return upstream.to(gradient.dtype) * gradient, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *_: Any) -> Any:
+        raise RuntimeError(
+            "torch.vmap cannot batch this loss, whose samples are ranked against each other: call it once per batch, "
+            "or give logits [B, A, C] to rank each image by itself or all together (scope)"
+        )
 
 
 def plain(call: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:

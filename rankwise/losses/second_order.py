@@ -1,0 +1,61 @@
+"""Gradients of losses can be changed in place and asked for again, but not be differentiated: that is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MESSAGE = (
+    "the gradient of this loss cannot be differentiated again (a gradient penalty, create_graph=True, or nested "
+    "torch.func.grad): it was computed together with the loss, without a graph. Penalize the gradients of another "
+    "loss, or detach this one first"
+)
+
+
+def once_differentiable(logits: Tensor) -> Tensor:
+    """The same logits; who differentiates the gradient that comes back through them gets an error.
+
+    Without it a gradient penalty would be a constant, and dropped without a word.
+    """
+    if torch.compiler.is_compiling() or not logits.requires_grad:
+        return logits
+    same: Tensor = _Once.apply(logits)
+    return same
+
+
+def unshared(gradient: Tensor) -> Tensor:
+    """A gradient that may be changed in place while the graph keeps its own; copied only once it is changed."""
+    try:
+        return torch._lazy_clone(gradient)
+    except (AttributeError, RuntimeError):  # an older torch, or memory that it did not allocate
+        return gradient.clone()
+
+
+class _Once(torch.autograd.Function):
+    """Identity; while a graph of the gradient is built (``create_graph``), that gradient gets a mark."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        ctx.save_for_backward(logits)
+        return logits.view_as(logits)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            marked: Tensor = _Refused.apply(gradient, *ctx.saved_tensors)
+            return marked
+        return gradient
+
+
+class _Refused(torch.autograd.Function):
+    """A gradient as a function of the logits whose derivative is not known."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, logits: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, second: Tensor) -> tuple[Tensor, Tensor]:
+        raise RuntimeError(MESSAGE)
