@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+#: What keeps the GIoU of boxes without area from being 0/0, as in torchvision.
+GIOU_EPSILON = 1e-7
+
 
 def intersections(boxes: Tensor, others: Tensor) -> Tensor:
     """The areas that boxes [R, 4] share with other boxes [A, 4], as [R, A]."""
@@ -31,6 +34,21 @@ def paired_iou(boxes: Tensor, others: Tensor) -> Tensor:
     return shared.div_(union)
 
 
+def giou_loss(boxes: Tensor, others: Tensor) -> Tensor:
+    """1 - GIoU of boxes [..., 4] with as many others [..., 4], one by one, in float32 at least.
+
+    Generalized Intersection over Union, Rezatofighi et al. 2019, https://arxiv.org/abs/1902.09630. Values and gradients
+    are those of ``torchvision.ops.generalized_box_iou_loss``, whose boolean masks make the host wait for a GPU.
+    """
+    low, high = at_least_float32(boxes).chunk(2, -1)
+    other_low, other_high = at_least_float32(others).chunk(2, -1)
+    size = torch.minimum(high, other_high) - torch.maximum(low, other_low)
+    shared = torch.where((size > 0).all(-1), _product(size), 0)
+    union = _product(high - low) + _product(other_high - other_low) - shared
+    hull = _product(torch.maximum(high, other_high) - torch.minimum(low, other_low))
+    return 1 - shared / (union + GIOU_EPSILON) + (hull - union) / (hull + GIOU_EPSILON)
+
+
 def areas(boxes: Tensor) -> Tensor:
     """The areas of boxes [..., 4], never quite 0, so that the IoU of two boxes without area is 0 and not 0/0."""
     width, height = (boxes[..., 2:] - boxes[..., :2]).clamp_(min=0).unbind(-1)
@@ -54,3 +72,13 @@ def centres_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
     """Centres (x, y) and sizes (width, height) of xyxy boxes [..., 4], each [..., 2]."""
     low, high = boxes[..., :2], boxes[..., 2:]
     return (low + high) / 2, high - low
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """The tensor in float32, or as it is if it is float64."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _product(sizes: Tensor) -> Tensor:
+    width, height = sizes.unbind(-1)
+    return width * height

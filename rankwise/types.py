@@ -19,6 +19,13 @@ Target = dict[str, Any]
 Detections = dict[str, "Tensor"]
 
 
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on a device; from the host to a GPU through page-locked memory, so that the host does not wait."""
+    if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
+        tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+    return tensor.to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class Predictions:
     """A detector's raw output for a batch, one entry for each anchor of all levels, finest level first.
@@ -54,11 +61,13 @@ class Assignment:
         labels: The class of a positive, the number of classes for background, -1 for ignored, int64 [B, A].
         matched: Index of the ground truth of a positive in its image's target, -1 for all others, int64 [B, A].
         unmatched: How many objects (crowds aside) of the batch have no positive, a scalar int64 tensor.
+        most: More positives than this there cannot be; None if nothing is known without looking at the labels.
     """
 
     labels: Tensor
     matched: Tensor
     unmatched: Tensor
+    most: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import functional
 
-from rankwise.assign.base import Assigner, Claims, Objects
+from rankwise.assign import compiled
+from rankwise.assign.base import Assigner, Owners
 from rankwise.assign.chunks import pieces
+from rankwise.assign.overlap import winners
 from rankwise.boxes import paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rankwise.assign.objects import Objects
     from rankwise.types import Predictions
 
 #: How far, in pixels, an anchor's centre must be inside an object to count as inside; the published value.
 INSIDE = 0.01
-
-#: How many neighbours are judged by their smallest first when the nearest anchors are looked for.
-BLOCK_COLUMNS = 32
 
 
 class ATSS(Assigner):
@@ -41,20 +39,24 @@ class ATSS(Assigner):
             raise ValueError(f"k must be at least 1, not {k}")
         self.k = k
 
-    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
+    def owners(self, predictions: Predictions, objects: Objects) -> Owners:
+        images, size, _ = predictions.logits.shape
         anchors = predictions.anchors.float()
-        candidates = nearest(centres(objects.boxes), centres(anchors), predictions.level_sizes, self.k)  # [T, n]
+        middles = centres(anchors)
+        candidates = nearest(centres(objects.boxes), middles, predictions.level_sizes, self.k)  # [T, n]
         boxes = objects.boxes.unsqueeze(1)
         iou = paired_iou(boxes, anchors[candidates])
         wide = iou.double()  # so that equal IoUs have a deviation of exactly 0
         threshold = wide.mean(1, keepdim=True)
         if candidates.shape[1] > 1:
             threshold += wide.std(1, keepdim=True)
-        centre = centres(anchors)[candidates]
+        centre = middles[candidates]
         inside = torch.cat([centre - boxes[..., :2], boxes[..., 2:] - centre], -1).amin(-1) > INSIDE
         iou = iou.masked_fill(~inside | (wide < threshold), 0)
-        owner = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(candidates)
-        return Claims(owner.reshape(-1), candidates.reshape(-1), iou.reshape(-1))
+        slot = candidates + objects.image.unsqueeze(1) * size
+        place = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(slot)
+        owner = winners(slot.flatten(), iou.flatten(), place.flatten(), images * size)
+        return Owners(owner.view(images, size), iou.numel())
 
 
 def centres(boxes: Tensor) -> Tensor:
@@ -71,42 +73,20 @@ def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: in
         level_sizes: How many anchors each level has.
         k: How many to take from each; all of a level that has fewer.
     """
-    taken = [min(k, size) for size in level_sizes]
-    found = torch.empty(len(points), sum(taken), dtype=torch.int64, device=points.device)
-    start = column = 0
-    for size, count in zip(level_sizes, taken, strict=True):
-        level_x, level_y = anchors[start : start + size].T.contiguous()
-        for piece in pieces(size, len(points), points.device):
-            x, y = points[piece].unsqueeze(-1).unbind(1)
-            distance = (x - level_x).square_().add_((y - level_y).square_())
-            found[piece, column : column + count] = smallest(distance, count) + start
-        start += size
-        column += count
-    return found
-
-
-def smallest(values: Tensor, k: int) -> Tensor:
-    """The columns of the k smallest values of each row, smallest first, the first of equals, int64 [R, k].
-
-    Args:
-        values: float32 [R, N], not negative.
-        k: How many, at most N.
-    """
-    if values.shape[1] < 4 * k * BLOCK_COLUMNS:
-        return _keys(values).topk(k, largest=False).indices
-    # The k smallest are in the k blocks with the smallest minima, so that nearly all of the row is looked at but once.
-    blocks = functional.pad(values, (0, -values.shape[1] % BLOCK_COLUMNS), value=math.inf).unflatten(
-        1, (-1, BLOCK_COLUMNS)
-    )
-    block = _keys(blocks.amin(2)).topk(k, largest=False).indices.sort(1).values
-    inside = blocks.gather(1, block.unsqueeze(2).expand(-1, -1, BLOCK_COLUMNS)).flatten(1)
-    column = _keys(inside).topk(k, largest=False).indices
-    return block.gather(1, column // BLOCK_COLUMNS) * BLOCK_COLUMNS + column % BLOCK_COLUMNS
-
-
-def _keys(values: Tensor) -> Tensor:
-    """Integers in the order of the values, equal ones in the order of their columns.
-
-    Floats that are not negative order like their bits, and those of a float32 leave the lower 29 of a float64 free.
-    """
-    return values.double().view(torch.int64).bitwise_or_(torch.arange(values.shape[1], device=values.device))
+    if points.device.type == "cpu":
+        return compiled.nearest(points, anchors, level_sizes, k)
+    found = []
+    x, y = anchors.T.contiguous()
+    number = torch.arange(len(anchors), device=points.device)
+    for piece in pieces(len(anchors), len(points), points.device):
+        px, py = points[piece].unsqueeze(-1).unbind(1)
+        distance = (px - x).square_().add_((py - y).square_())
+        # Floats that are not negative order like their bits, and those of a float32 leave the lower 29 of a float64
+        # free for the anchor's index: of equals the first is the smallest.
+        keys = distance.double().view(torch.int64).bitwise_or_(number)
+        levels = (
+            keys_of_level.topk(min(k, keys_of_level.shape[1]), largest=False).values
+            for keys_of_level in keys.split(level_sizes, 1)
+        )
+        found.append(torch.cat(list(levels), 1).bitwise_and_((1 << 29) - 1))
+    return torch.cat(found) if len(found) > 1 else found[0]

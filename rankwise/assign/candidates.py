@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
-from torchvision.ops import generalized_box_iou_loss
 
 from rankwise.assign.chunks import pieces
 from rankwise.assign.overlap import best_overlaps, owned_anchors
-from rankwise.boxes import paired_iou
+from rankwise.boxes import giou_loss, paired_iou
+from rankwise.types import to_device
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rankwise.assign.base import Objects
+    from rankwise.assign.objects import Objects
     from rankwise.types import Predictions
 
 #: Focal loss and the weight of the GIoU loss beside it, as the original PAA has them (its λ1).
@@ -28,8 +28,10 @@ FOCAL_ALPHA, FOCAL_GAMMA, GIOU_WEIGHT = 0.25, 2.0, 1.3
 class Candidates:
     """Pairs of an object and an anchor that may become its positive; those of each object in the order of the anchors.
 
+    Their number is not known to the host of a GPU, so that entries may be no candidates. There is at least one entry.
+
     Attributes:
-        object: The object's index in the batch's list of objects, int64 [N].
+        object: The object's index in the batch's list of objects, int64 [N]; -1 for entries that are no candidates.
         anchor: The anchor, int64 [N].
     """
 
@@ -50,15 +52,23 @@ class Candidates:
         """
         overlaps = best_overlaps(objects, anchors)
         owner = owned_anchors(objects, anchors, overlaps, threshold, low_quality=0)
-        image, anchor = (owner >= 0).nonzero(as_tuple=True)
         every = torch.arange(len(objects), device=anchors.device)
         lost = (overlaps.best_iou > 0) & (owner[objects.image, overlaps.best_anchor] != every)
-        owners = torch.cat([owner[image, anchor], every[lost]])
-        anchor = torch.cat([anchor, overlaps.best_anchor[lost]])
-        if len(anchor) == len(image):
-            return cls(owners, anchor)
+        if owner.device.type == "cpu":  # a GPU would have to be waited for to know how many there are
+            image, anchor = (owner >= 0).nonzero(as_tuple=True)
+            lost = lost.nonzero().squeeze(1)
+            if not len(lost):
+                if not len(anchor):  # an entry that is no candidate, so that there is something to index
+                    return cls(anchor.new_tensor([-1]), anchor.new_zeros(1))
+                return cls(owner[image, anchor], anchor)
+            found = torch.cat([owner[image, anchor], lost])
+            anchor = torch.cat([anchor, overlaps.best_anchor[lost]])
+        else:
+            found = torch.cat([owner.flatten(), torch.where(lost, every, -1)])
+            anchor = torch.arange(len(anchors), device=owner.device).repeat(len(owner))
+            anchor = torch.cat([anchor, overlaps.best_anchor])
         order = anchor.argsort(stable=True)
-        return cls(owners[order], anchor[order])
+        return cls(found[order], anchor[order])
 
     def __len__(self) -> int:
         return len(self.object)
@@ -83,20 +93,22 @@ class Candidates:
             logits = predictions.logits[image[piece], self.anchor[piece]].double()
             focal[piece] = _focal(logits, labels[piece])
         boxes = predictions.boxes[image, self.anchor].double()
-        giou = generalized_box_iou_loss(boxes, objects.boxes[self.object].double())
+        giou = giou_loss(boxes, objects.boxes[self.object].double())
         return focal.nan_to_num(1e6, posinf=1e6) + GIOU_WEIGHT * giou.nan_to_num(2)
 
     def normalized(self, scores: Tensor, objects: int) -> Tensor:
         """Scores stretched to 0–1 over the candidates of each object; all 0 where they are equal.
 
         Args:
-            scores: float64 [N].
+            scores: float64 [..., N].
             objects: How many objects there are.
         """
-        low = scores.new_full((objects,), math.inf).scatter_reduce_(0, self.object, scores, "amin")
-        high = scores.new_full((objects,), -math.inf).scatter_reduce_(0, self.object, scores, "amax")
-        spread = (high - low)[self.object]
-        return (scores - low[self.object]) / torch.where(spread > 0, spread, 1)
+        of = (self.object % (objects + 1)).expand(scores.shape)  # what is no candidate goes to one more
+        bounds = scores.new_empty((*scores.shape[:-1], objects + 1))
+        low = bounds.fill_(math.inf).scatter_reduce(-1, of, scores, "amin").gather(-1, of)
+        high = bounds.fill_(-math.inf).scatter_reduce(-1, of, scores, "amax").gather(-1, of)
+        spread = high - low
+        return (scores - low) / torch.where(spread > 0, spread, 1)
 
 
 def best_of_levels(
@@ -115,28 +127,25 @@ def best_of_levels(
         Their indices among the candidates, int64 [T, levels · k], -1 where there is none, and their values, float64 of
         the same shape, 0 where there is none. Of equal candidates the first anchor comes first.
     """
-    levels = len(level_sizes)
-    bounds = torch.tensor(level_sizes, device=values.device).cumsum(0)
+    levels, device = len(level_sizes), values.device
+    bounds = to_device(torch.tensor(level_sizes).cumsum(0), device)
     level = torch.bucketize(candidates.anchor, bounds, right=True)
     order = values.argsort(stable=True)
     group, by_group = (candidates.object * levels + level)[order].sort(stable=True)
-    order = order[by_group]
-    size = torch.bincount(group, minlength=objects * levels)
-    position = torch.arange(len(order), device=values.device) - (size.cumsum(0) - size)[group]
-    kept = position < k
-    slot = (group * k + position)[kept]
-    candidate = torch.full((objects * levels * k,), -1, device=values.device)
-    candidate[slot] = order[kept]
-    table = values.new_full(candidate.shape, math.inf)
-    table[slot] = values[order[kept]]
-    table, by_value = table.view(objects, levels * k).sort(dim=1, stable=True)
-    candidate = candidate.view(objects, levels * k).gather(1, by_value)
-    return candidate, table.masked_fill_(candidate < 0, 0)
+    first = torch.searchsorted(group, torch.arange(objects * levels, device=device))
+    position = torch.arange(len(order), device=device) - first[group]
+    slots = objects * levels * k
+    slot = torch.where((position < k) & (group >= 0), group * k + position, slots)  # the last is for what is not kept
+    candidate = torch.full((slots + 1,), -1, device=device).scatter_(0, slot, order[by_group])
+    candidate = candidate[:-1].view(objects, levels * k)
+    table, by_value = torch.where(candidate >= 0, values[candidate], math.inf).sort(dim=1, stable=True)
+    candidate = candidate.gather(1, by_value)
+    return candidate, torch.where(candidate >= 0, table, 0)
 
 
 def _focal(logits: Tensor, labels: Tensor) -> Tensor:
     """Focal loss of each row of logits [N, C] against its label, summed over the classes."""
-    truth = functional.one_hot(labels, logits.shape[-1]).to(logits.dtype)
+    truth = (labels[:, None] == torch.arange(logits.shape[-1], device=labels.device)).to(logits.dtype)
     probability = logits.sigmoid()
     miss = truth * (1 - probability) + (1 - truth) * probability
     weight = (truth * FOCAL_ALPHA + (1 - truth) * (1 - FOCAL_ALPHA)) * miss**FOCAL_GAMMA

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 
+from rankwise.assign import compiled
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 #: A fit has converged when an iteration changes its mean log likelihood by less than this (scikit-learn's ``tol``).
@@ -65,6 +70,28 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
         values: One set a row, [T, N], finite where valid.
         valid: Which entries belong to the set, bool [T, N]. A row without any gets a mixture that means nothing.
     """
+    fit = _kernel(values.device)
+    if fit is not None:
+        values = values.double().contiguous()
+        (weights, means, variances), converged = fit(values, valid, TOLERANCE, VARIANCE_FLOOR, MAX_ITERATIONS)
+    else:
+        (weights, means, variances), converged = _fit(values, valid)
+    return Mixtures(weights, means, variances, converged)
+
+
+def _kernel(device: torch.device) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """A fit in one kernel, by Triton on a GPU and by numba on a CPU, if the device has one."""
+    if device.type == "cpu":
+        return compiled.fit
+    if device.type == "cuda" and find_spec("triton") is not None:  # AMD's GPUs are "cuda" as well
+        from rankwise.assign.gmm_triton import fit
+
+        return fit
+    return None
+
+
+def _fit(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The fits in operations of torch, for every other device."""
     values = values.double().masked_fill(~valid, 0)
     mask = valid.double()
     mean = mask / mask.sum(1, keepdim=True).clamp_(min=1)  # a row times these, summed, is its mean
@@ -91,8 +118,7 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
             held = held | ((new_bound - now_bound).abs() < TOLERANCE)
             now_bound = new_bound
         parameters[..., going], bound[going], converged[going] = now, now_bound, held
-    weights, means, variances = parameters
-    return Mixtures(weights, means, variances, converged)
+    return parameters, converged
 
 
 def _iterate(values: Tensor, mask: Tensor, mean: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rankwise.assign.base import Assigner, Claims, Objects
+from rankwise.assign.base import Assigner, Owners
 from rankwise.assign.overlap import best_overlaps, owned_anchors
 
 if TYPE_CHECKING:
+    from rankwise.assign.objects import Objects
     from rankwise.types import Predictions
 
 
@@ -33,11 +34,9 @@ class IoUThreshold(Assigner):
         self.negative = negative
         self.low_quality = low_quality
 
-    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
+    def owners(self, predictions: Predictions, objects: Objects) -> Owners:
         anchors = predictions.anchors.float()
         overlaps = best_overlaps(objects, anchors)
         owner = owned_anchors(objects, anchors, overlaps, self.positive, self.low_quality)
-        image, anchor = (owner >= 0).nonzero(as_tuple=True)
         ignored = (overlaps.iou >= self.negative) & (overlaps.iou < self.positive)
-        # An owned anchor is settled already, so any IoU above 0 will do: it has but one claim.
-        return Claims(owner[image, anchor], anchor, overlaps.iou[image, anchor], ignored)
+        return Owners(owner, owner.numel(), ignored)

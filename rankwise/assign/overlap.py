@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rankwise.assign import compiled
 from rankwise.assign.chunks import pieces
 from rankwise.boxes import table_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from rankwise.assign.base import Objects
-
-#: Up to so many objects, of several images, share a piece of the table: with more its columns would be too short.
-BLOCK_ROWS = 512
+    from rankwise.assign.objects import Objects
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Overlaps:
 
     Attributes:
         iou: Each anchor's highest IoU with an object of the image, float32 [B, A]; 0 in images without objects.
-        object: The object it is with, as index into the batch's list of objects, int64 [B, A], the first of equals; its
+        object: The object it is with, as index in the batch's list of objects, int64 [B, A], the first of equals; its
             value means nothing where the IoU is 0.
         best_iou: Each object's highest IoU with an anchor, float32 [T].
         best_anchor: The anchor it is with, int64 [T], the first of equals.
@@ -44,43 +42,29 @@ def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
         objects: The objects of the batch.
         anchors: Anchor boxes, float32 [A, 4].
     """
-    iou = anchors.new_zeros(len(objects.counts), len(anchors))
-    owner = torch.zeros_like(iou, dtype=torch.int64)
-    best_iou = anchors.new_full((len(objects),), -1)
-    best_anchor = torch.zeros_like(objects.image)
-    for block in _blocks(objects.spans):
-        rows = slice(block[0][1].start, block[-1][1].stop)
-        for piece in pieces(rows.stop - rows.start, len(anchors), anchors.device):
-            table = table_iou(objects.boxes[rows], anchors[piece])  # [R, a]
-            for image, span in block:
-                mine = table[span.start - rows.start : span.stop - rows.start]
-                torch.max(mine, 0, out=(iou[image, piece], owner[image, piece]))
-            value, index = table.max(1)
-            better = value > best_iou[rows]
-            best_iou[rows] = torch.where(better, value, best_iou[rows])
-            best_anchor[rows] = torch.where(better, index + piece.start, best_anchor[rows])
-    for image, span in objects.spans:
-        owner[image] += span.start
-    return Overlaps(iou, owner, best_iou, best_anchor)
-
-
-def _blocks(spans: list[tuple[int, slice]]) -> list[list[tuple[int, slice]]]:
-    """Images that are worked on together: as many as have :data:`BLOCK_ROWS` objects at most, or one that has more."""
-    blocks: list[list[tuple[int, slice]]] = []
-    for image, span in spans:
-        if blocks and span.stop - blocks[-1][0][1].start <= BLOCK_ROWS:
-            blocks[-1].append((image, span))
-        else:
-            blocks.append([(image, span)])
-    return blocks
+    if anchors.device.type == "cpu":
+        return Overlaps(*compiled.overlaps(objects.boxes, objects.ends, anchors))
+    boxes, slot = _padded(objects)
+    rows, columns = [], []
+    for piece in pieces(boxes[..., 0].numel(), len(anchors), anchors.device):
+        table = _table(boxes, anchors[piece])  # [B, G, a]
+        columns.append(table.max(1))
+        value, index = table.max(2)
+        rows.append((value.flatten()[slot], index.flatten()[slot] + piece.start))
+    best_iou, best_anchor = rows[0]
+    for value, index in rows[1:]:
+        better = value > best_iou
+        best_iou, best_anchor = torch.where(better, value, best_iou), torch.where(better, index, best_anchor)
+    iou, owner = (torch.cat(parts, 1) if len(columns) > 1 else parts[0] for parts in zip(*columns, strict=True))
+    return Overlaps(iou, owner + objects.first[:, None], best_iou, best_anchor)
 
 
 def owned_anchors(
     objects: Objects, anchors: Tensor, overlaps: Overlaps, threshold: float, low_quality: float
 ) -> Tensor:
-    """The object that each anchor belongs to by IoU alone, as index into the list of objects, -1 for none, [B, A].
+    """The object that each anchor belongs to by IoU alone, as index in the list of objects, -1 for none, [B, A].
 
-    An anchor belongs to the object it overlaps best with if that IoU reaches the threshold. An object whose best IoU
+    An anchor belongs to the object it overlaps best with if their IoU reaches the threshold. An object whose best IoU
     does not reach it has its best anchors all the same (all that tie), where no object has them by the threshold. If
     several such objects want the same anchor, the one with the highest IoU has it, the first of equals.
 
@@ -94,26 +78,28 @@ def owned_anchors(
     owner = torch.where(overlaps.iou >= threshold, overlaps.object, -1)
     best = overlaps.best_iou
     # Above the threshold nothing is left to do: whoever overlaps an object's best anchor better has it.
-    poor = ((best < threshold) & (best > 0) & (best >= low_quality)).nonzero().squeeze(1)
-    if not len(poor):
+    wanting = (best < threshold) & (best > 0) & (best >= low_quality)
+    if anchors.device.type == "cpu":
+        compiled.claim_best(objects.boxes, objects.ends, anchors, best, wanting, owner)
         return owner
-    for piece in pieces(len(poor), len(anchors), anchors.device):
-        table = table_iou(objects.boxes[poor], anchors[piece])  # [R, a]
-        row, column = (table == best[poor, None]).nonzero(as_tuple=True)
-        claimant = poor[row]
+    boxes, slot = _padded(objects)
+    wanted = torch.where(wanting, best, -1)
+    target = best.new_full(boxes.shape[:2], -1).flatten().index_copy_(0, slot, wanted).view(boxes.shape[:2])[..., None]
+    for piece in pieces(boxes[..., 0].numel(), len(anchors), anchors.device):
+        table = _table(boxes, anchors[piece])
+        value, index = table.masked_fill_(table != target, 0).max(1)
         free = owner[:, piece]
-        claimed = winners(objects.image[claimant] * free.shape[1] + column, best[claimant], claimant, free.numel())
-        owner[:, piece] = torch.where(free < 0, claimed.view_as(free), free)
+        owner[:, piece] = torch.where((free < 0) & (value > 0), index + objects.first[:, None], free)
     return owner
 
 
-def winners(slot: Tensor, iou: Tensor, claimant: Tensor, slots: int) -> Tensor:
+def winners(slot: Tensor, iou: Tensor, place: Tensor, slots: int) -> Tensor:
     """The object that each of many slots goes to: of those that claim it the one with the highest IoU, first of equals.
 
     Args:
         slot: What is claimed, int64 [M].
         iou: The claim's IoU, [M]; a claim with an IoU of 0 is none.
-        claimant: The object that claims it, as index into the list of objects, int64 [M].
+        place: The object that claims it, as index in the list of objects, int64 [M].
         slots: How many slots there are.
 
     Returns:
@@ -121,6 +107,17 @@ def winners(slot: Tensor, iou: Tensor, claimant: Tensor, slots: int) -> Tensor:
     """
     highest = iou.new_zeros(slots).scatter_reduce_(0, slot, iou, "amax")
     nobody = torch.iinfo(torch.int64).max
-    claimant = claimant.masked_fill((iou < highest[slot]) | (iou <= 0), nobody)
-    first = claimant.new_full((slots,), nobody).scatter_reduce_(0, slot, claimant, "amin")
+    place = place.masked_fill((iou < highest[slot]) | (iou <= 0), nobody)
+    first = place.new_full((slots,), nobody).scatter_reduce_(0, slot, place, "amin")
     return first.masked_fill_(first == nobody, -1)
+
+
+def _padded(objects: Objects) -> tuple[Tensor, Tensor]:
+    """The boxes as a table with one row per image, [B, G, 4], padded by boxes without area, and where each is in it."""
+    images, most = len(objects.counts), max(objects.counts)
+    slot = objects.image * most + objects.index
+    return objects.boxes.new_zeros(images * most, 4).index_copy_(0, slot, objects.boxes).view(images, most, 4), slot
+
+
+def _table(boxes: Tensor, anchors: Tensor) -> Tensor:
+    return table_iou(boxes.flatten(0, 1), anchors).unflatten(0, boxes.shape[:2])

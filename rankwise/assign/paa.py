@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from rankwise.assign.base import Assigner, Claims, Objects
+from rankwise.assign.base import Assigner, Owners
 from rankwise.assign.candidates import Candidates, best_of_levels
 from rankwise.assign.gmm import fit_mixtures
+from rankwise.assign.overlap import winners
 from rankwise.boxes import paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rankwise.assign.objects import Objects
     from rankwise.types import Predictions
 
 Clustering = Literal["scores", "ranking", "localization", "losses"]
@@ -84,11 +86,16 @@ class PAA(Assigner):
         self.clustering = clustering
         self.normalize = normalize
 
-    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
+    def owners(self, predictions: Predictions, objects: Objects) -> Owners:
+        images, size, _ = predictions.logits.shape
         clusters = self.clusters(predictions, objects)
-        wanted = clusters.candidate[clusters.positive]
-        owner, anchor = clusters.candidates.object[wanted], clusters.candidates.anchor[wanted]
-        return Claims(owner, anchor, paired_iou(objects.boxes[owner], predictions.anchors[anchor].float()))
+        anchor = clusters.candidates.anchor[clusters.candidate]  # [T, n]; any where there is no candidate
+        iou = paired_iou(objects.boxes.unsqueeze(1), predictions.anchors.float()[anchor])
+        iou = torch.where(clusters.positive, iou, 0)
+        slot = anchor + objects.image.unsqueeze(1) * size
+        place = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(slot)
+        owner = winners(slot.flatten(), iou.flatten(), place.flatten(), images * size)
+        return Owners(owner.view(images, size), iou.numel())
 
     @torch.no_grad()
     def clusters(self, predictions: Predictions, objects: Objects) -> Clusters:
@@ -122,8 +129,7 @@ class PAA(Assigner):
             return candidates.losses(predictions, objects)
         ranking, localization = candidates.scores(predictions, objects)
         if self.normalize:
-            ranking = candidates.normalized(ranking, len(objects))
-            localization = candidates.normalized(localization, len(objects))
+            ranking, localization = candidates.normalized(torch.stack([ranking, localization]), len(objects))
         if self.clustering == "ranking":
             return 1 - ranking
         if self.clustering == "localization":

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankwise.assign import PAA
-from rankwise.assign.base import Objects
+from rankwise.assign.objects import Objects
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.evaluation.colors import ACCENT, EMPHASIS

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rankwise.assign import ATSS, PAA, Assigner, IoUThreshold, chunks
-from rankwise.assign import overlap as overlap_module
 from rankwise.types import Assignment, Predictions, Target
 
 CLASSES = 3
@@ -197,19 +196,6 @@ def test_predictions_that_are_not_numbers_still_give_an_assignment(assigner: Ass
     found = assigner(bad, [target])
     check_sound(found, bad, [target])
     assert int(found.unmatched) == 0
-
-
-@every_assigner
-def test_the_size_of_the_pieces_changes_nothing(assigner: Assigner, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [layout(seed, classes=CLASSES) for seed in range(15)]
-    expected = [assigner(*batch) for batch in batches]
-    for budget, rows in ((1, 1), (5000, 4), (1 << 40, 1 << 40)):
-        monkeypatch.setitem(chunks.PAIR_BUDGET, "cpu", budget)
-        monkeypatch.setattr(overlap_module, "BLOCK_ROWS", rows)
-        for batch, one in zip(batches, expected, strict=True):
-            found = assigner(*batch)
-            assert torch.equal(found.labels, one.labels)
-            assert torch.equal(found.matched, one.matched)
 
 
 class LargestTensor(TorchDispatchMode):

@@ -95,14 +95,15 @@ def test_each_set_is_fitted_as_if_it_were_alone(sets: list[np.ndarray]) -> None:
         assert alone.converged[0] == together.converged[row]
 
 
-def test_how_often_the_host_asks_changes_nothing(sets: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_without_a_kernel_fit_the_same(sets: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
     values, valid = padded(sets[:500])
     expected = fit_mixtures(values, valid)
-    for often in (1, 7, 1000):
+    monkeypatch.setattr(gmm, "_kernel", lambda device: None)
+    for often in (4, 1, 1000):  # how often the host asks which fits still go on
         monkeypatch.setattr(gmm, "ITERATIONS_BETWEEN_CHECKS", often)
         found = fit_mixtures(values, valid)
-        assert torch.equal(found.means, expected.means)
-        assert torch.equal(found.variances, expected.variances)
+        torch.testing.assert_close(found.means, expected.means, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(found.variances, expected.variances, rtol=1e-9, atol=1e-9)
         assert torch.equal(found.converged, expected.converged)
 
 

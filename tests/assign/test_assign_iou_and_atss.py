@@ -5,10 +5,11 @@ from __future__ import annotations
 import plain_assigners
 import pytest
 import torch
+from gpu_counting import CountGPUWork, on_gpu, on_host
 from layouts import layout
 
 from rankwise.assign import ATSS, IoUThreshold
-from rankwise.assign.atss import smallest
+from rankwise.assign.atss import nearest
 from rankwise.types import Assignment
 
 
@@ -36,17 +37,16 @@ def test_atss_agrees_with_a_loop_over_ground_truths(block: int) -> None:
         check_equal(ATSS(k)(predictions, targets), plain_assigners.atss(predictions, targets, k))
 
 
-def test_the_smallest_of_a_row_are_found_in_order_whatever_ties_there_are() -> None:
+def test_the_nearest_of_each_level_are_found_in_order_whatever_ties_there_are() -> None:
     generator = torch.Generator().manual_seed(0)
-    for columns, k, kinds in [
-        (5, 5, 2),
-        (100, 3, 4),
-        (128, 1, 3),
-        (1153, 9, 10),
-        (4096, 9, 50),
-        (4099, 9, 1),
-        (9000, 20, 7),
-    ]:
-        values = torch.randint(0, kinds, (20, columns), generator=generator) / 7
-        expected = values.sort(dim=1, stable=True).indices[:, :k]
-        assert torch.equal(smallest(values, k), expected)
+    for sizes, k, kinds in [((5, 2), 5, 2), ((100, 7, 1), 3, 4), ((1153, 300), 9, 10), ((4099,), 9, 1), ((90,), 20, 7)]:
+        points = torch.randint(0, kinds, (20, 2), generator=generator) / 7
+        anchors = torch.randint(0, kinds, (sum(sizes), 2), generator=generator) / 7
+        distance = (points[:, None] - anchors).square().sum(2)
+        starts = [sum(sizes[:level]) for level in range(len(sizes))]
+        parts = zip(distance.split(sizes, 1), starts, strict=True)
+        expected = torch.cat([part.sort(dim=1, stable=True).indices[:, :k] + start for part, start in parts], 1)
+        assert torch.equal(nearest(points, anchors, sizes, k), expected)
+        with CountGPUWork():
+            found = nearest(on_gpu(points), on_gpu(anchors), sizes, k)
+        assert torch.equal(on_host(found), expected)

@@ -11,7 +11,7 @@ from layouts import grid, layout
 from torch import Tensor
 
 from rankwise.assign import PAA
-from rankwise.assign.base import Objects
+from rankwise.assign.objects import Objects
 from rankwise.types import Predictions, Target
 
 VARIANTS = [("scores", True), ("scores", False), ("ranking", True), ("localization", True), ("losses", False)]

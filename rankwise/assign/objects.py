@@ -1,0 +1,122 @@
+"""The objects of a batch in one list, and what is known about them before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+
+from rankwise.types import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from rankwise.types import Target
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects of all images of a batch, one after the other: an image with few does not pay for one with many.
+
+    Crowd regions keep their index, so that an index into the list tells the index in the target, but as objects they
+    have no area: no anchor overlaps with them.
+
+    Attributes:
+        boxes: float32 [T, 4], of no area for crowds.
+        labels: int64 [T].
+        image: Which image each is from, int64 [T].
+        index: Its index in its image's target, int64 [T].
+        first: The index in this list of each image's first object, int64 [B].
+        counts: How many there are in each image.
+        crowd: Whether it is a crowd region, bool [T]; None if none is.
+        crowd_boxes: The boxes of crowd regions, float32 [R, 4], with ``crowd``; boxes without area are not regions.
+        crowd_image: Which image each region is from, int64 [R], with ``crowd``.
+    """
+
+    boxes: Tensor
+    labels: Tensor
+    image: Tensor
+    index: Tensor
+    first: Tensor
+    counts: tuple[int, ...]
+    crowd: Tensor | None = None
+    crowd_boxes: Tensor | None = None
+    crowd_image: Tensor | None = None
+
+    @classmethod
+    def of(cls, targets: Sequence[Target], classes: int, device: torch.device) -> Objects:
+        """Gathers the objects of a batch.
+
+        Targets on the host are checked there and sent to a GPU without waiting for it. To check targets that are on
+        the GPU already takes one host sync.
+
+        Args:
+            targets: One per image.
+            classes: Number of classes, to find labels out of range.
+            device: Where the predictions are.
+        """
+        counts = tuple(len(target["boxes"]) for target in targets)
+        for number, (target, count) in enumerate(zip(targets, counts, strict=True)):
+            for name in ("labels", "iscrowd"):
+                if name in target and len(target[name]) != count:
+                    raise ValueError(f"target {number} of the batch: {len(target[name])} {name} for {count} boxes")
+        ends = list(accumulate(counts))
+        total = sum(counts)
+        places = torch.tensor(
+            [
+                *(image for image, count in enumerate(counts) for _ in range(count)),
+                *(index for count in counts for index in range(count)),
+                *(end - count for end, count in zip(ends, counts, strict=True)),
+            ],
+            dtype=torch.int64,
+        )
+        image, index, first = to_device(places, device).split([total, total, len(counts)])
+        if not total:
+            return cls(torch.zeros(0, 4, device=device), image, image, index, first, counts)
+        boxes = torch.cat([target["boxes"].reshape(-1, 4) for target in targets]).float()
+        labels = torch.cat([target["labels"].reshape(-1) for target in targets]).long()
+        _check(boxes, labels, classes, places, total)
+        crowd = None
+        if any(target.get("iscrowd") is not None for target in targets):
+            crowd = torch.cat([_crowd(target) for target in targets])
+            if crowd.device.type == "cpu" and not bool(crowd.any()):
+                crowd = None
+        if crowd is None:
+            return cls(to_device(boxes, device), to_device(labels, device), image, index, first, counts)
+        no_area = boxes.new_zeros(())
+        objects, regions = (torch.where(one[:, None], no_area, boxes) for one in (crowd, ~crowd))
+        region_image = image
+        if crowd.device.type == "cpu":  # where asking how many there are costs nothing
+            regions, region_image = regions[crowd], places[:total][crowd]
+        moved = (to_device(one, device) for one in (crowd, regions, region_image))
+        return cls(to_device(objects, device), to_device(labels, device), image, index, first, counts, *moved)
+
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def ends(self) -> list[int]:
+        """One past the index of each image's last object."""
+        return list(accumulate(self.counts))
+
+
+def _check(boxes: Tensor, labels: Tensor, classes: int, places: Tensor, total: int) -> None:
+    faulty = ~boxes.isfinite().all(1) | (labels < 0) | (labels >= classes)
+    if bool(faulty.any()):
+        at = int(faulty.nonzero()[0])
+        raise ValueError(
+            f"target {int(places[at])} of the batch, object {int(places[total + at])}: box {boxes[at].tolist()} with "
+            f"label {int(labels[at])}; boxes must be finite and labels from 0 to {classes - 1}"
+        )
+
+
+def _crowd(target: Target) -> Tensor:
+    """Which boxes of a target are crowd regions, bool [N]; none where it does not say."""
+    boxes, crowd = target["boxes"], target.get("iscrowd")
+    if crowd is None:
+        return torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)
+    return torch.as_tensor(crowd, device=boxes.device).reshape(-1).bool()
