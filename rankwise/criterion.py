@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torchvision.ops import generalized_box_iou_loss
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from rankwise.assign.base import Assigner
-from rankwise.boxes import distances, paired_iou
+from rankwise.boxes import distances, giou_loss, paired_iou
 from rankwise.losses.base import Loss, PositiveBoxes, check_loss
 from rankwise.losses.second_order import once_differentiable
-from rankwise.types import Assignment, Predictions, Target
+from rankwise.types import Assignment, Predictions, Target, to_device
 
 
 @dataclass(frozen=True)
@@ -77,32 +78,46 @@ class Criterion(nn.Module):
         return self.losses(predictions, targets, self.assign(predictions.detach(), targets))
 
     def losses(self, predictions: Predictions, targets: list[Target], assignment: Assignment) -> Losses:
-        """The losses once the positives are chosen."""
+        """The losses once the positives are chosen.
+
+        On a GPU nothing waits for the device if the assignment tells how many positives there can be and the targets
+        are on the host: of that many rows those that are not positive then count nothing.
+
+        Args:
+            predictions: The detector's.
+            targets: Ground truth, one per image.
+            assignment: The positives.
+        """
         batch, anchors, classes = predictions.logits.shape
         labels = assignment.labels.flatten()
-        image = torch.arange(batch, device=labels.device).repeat_interleave(anchors)
-        rows = ((labels >= 0) & (labels < classes)).nonzero().squeeze(1)  # [P]
+        image = torch.arange(batch, device=labels.device).unsqueeze(1).expand(batch, anchors).flatten()
+        positive = (labels >= 0) & (labels < classes)
+        rows, there = _positive_rows(positive, assignment.most)  # [P]
 
-        predicted = predictions.boxes.float().flatten(0, 1)[rows]  # [P, 4]
-        truth = _matched_boxes(targets, assignment.matched.flatten()[rows], image[rows])
+        predicted = predictions.boxes.float().flatten(0, 1).gather(0, rows.unsqueeze(1).expand(-1, 4))  # [P, 4]
+        truth = _matched_boxes(targets, assignment.matched.flatten()[rows], rows // anchors)
         ious = paired_iou(predicted.detach(), truth)  # [P]
-        quality = predicted.new_zeros(batch * anchors)
-        quality[rows] = ious
+        slot = torch.where(there, rows, len(labels))  # the last is nobody's
+        quality = predicted.new_zeros(len(labels) + 1).scatter_(0, slot, ious)[:-1]
 
         outcome = self.loss.outcome(once_differentiable(predictions.logits).flatten(0, 1), labels, quality, image)
+        if outcome.box_weights is not None:
+            missing = len(rows) - len(outcome.box_weights)
+            outcome = replace(outcome, box_weights=functional.pad(outcome.box_weights, (0, missing)))
         boxes = PositiveBoxes(
-            errors=generalized_box_iou_loss(predicted, truth, reduction="none"),
-            weights=self._box_weights(predictions, rows, ious),
+            errors=giou_loss(predicted, truth),
+            weights=self._box_weights(predictions, rows, ious) * there,
             **_distances(predictions, rows, truth),
         )
         box = self.loss.box_loss(boxes, outcome)
         terms = {"ranking": outcome.loss, "box": self.box.weight * box}
+        number = there.sum(dtype=torch.float32)
         log = {
             # A part that is called like the whole: RankSort's and RankDet's ranking among their other parts.
             **{f"{name}_part" if name in terms else name: value.detach() for name, value in outcome.parts.items()},
-            "positives": torch.tensor(float(len(rows)), device=labels.device),
+            "positives": number,
             "unmatched": assignment.unmatched.float(),
-            "iou": ious.mean() if len(rows) else ious.sum(),
+            "iou": (ious * there).sum() / number.clamp(min=1),
         }
         return Losses(terms, log)
 
@@ -115,12 +130,26 @@ class Criterion(nn.Module):
         return torch.ones_like(ious)
 
 
+def _positive_rows(positive: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
+    """The rows that are positive, rising, then others so that there are ``most``, and which of them are positive.
+
+    Where asking for their number costs nothing, or there is no other way to know it, all of them are positive.
+    """
+    if most is None or (positive.device.type == "cpu" and not torch.compiler.is_compiling()):
+        rows = positive.nonzero().squeeze(1)
+        return rows, torch.ones_like(rows, dtype=torch.bool)
+    before = positive.cumsum(0)
+    slot = torch.where(positive, before - 1, most)
+    rows = torch.full((most + 1,), -1, device=positive.device)
+    rows = rows.scatter_(0, slot, torch.arange(len(positive), device=positive.device))[:-1]
+    return rows.clamp(min=0), rows >= 0
+
+
 def _matched_boxes(targets: list[Target], matched: Tensor, image: Tensor) -> Tensor:
-    """The ground-truth box of each positive, [P, 4]."""
-    counts = torch.tensor([len(target["boxes"]) for target in targets], device=matched.device)
-    first = counts.cumsum(0) - counts
-    boxes = torch.cat([target["boxes"] for target in targets]).to(matched.device, torch.float32)
-    return boxes[first[image] + matched]
+    """The ground-truth box of each positive, [P, 4]; any where nothing is matched."""
+    boxes = pad_sequence([target["boxes"].reshape(-1, 4).float() for target in targets], batch_first=True)
+    place = image * boxes.shape[1] + matched.clamp(min=0)
+    return to_device(boxes, matched.device).flatten(0, 1)[place]
 
 
 def _distances(predictions: Predictions, rows: Tensor, truth: Tensor) -> dict[str, Tensor]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from rankwise.assign import compiled
-from rankwise.assign.base import Assigner, Owners
+from rankwise.assign.base import Assigner, Claims
 from rankwise.assign.chunks import pieces
-from rankwise.assign.overlap import winners
 from rankwise.boxes import paired_iou
 
 if TYPE_CHECKING:
@@ -39,8 +38,7 @@ class ATSS(Assigner):
             raise ValueError(f"k must be at least 1, not {k}")
         self.k = k
 
-    def owners(self, predictions: Predictions, objects: Objects) -> Owners:
-        images, size, _ = predictions.logits.shape
+    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         anchors = predictions.anchors.float()
         middles = centres(anchors)
         candidates = nearest(centres(objects.boxes), middles, predictions.level_sizes, self.k)  # [T, n]
@@ -53,10 +51,8 @@ class ATSS(Assigner):
         centre = middles[candidates]
         inside = torch.cat([centre - boxes[..., :2], boxes[..., 2:] - centre], -1).amin(-1) > INSIDE
         iou = iou.masked_fill(~inside | (wide < threshold), 0)
-        slot = candidates + objects.image.unsqueeze(1) * size
-        place = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(slot)
-        owner = winners(slot.flatten(), iou.flatten(), place.flatten(), images * size)
-        return Owners(owner.view(images, size), iou.numel())
+        owner = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(candidates)
+        return Claims(owner.flatten(), candidates.flatten(), iou.flatten())
 
 
 def centres(boxes: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from rankwise.assign.chunks import pieces
 from rankwise.assign.objects import Objects
+from rankwise.assign.overlap import winners
 from rankwise.boxes import areas, intersections
 from rankwise.types import Assignment
 
@@ -25,18 +26,19 @@ CROWD_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Owners:
-    """What an assigner decides.
+class Claims:
+    """Which objects want which anchors as their positives; the same anchor may be wanted by several.
 
     Attributes:
-        owner: The object each anchor is positive for, as index in the batch's list of objects, int64 [B, A]; -1 for
-            anchors that are not positive.
-        most: How many positives there can be at most, known without looking at ``owner``.
-        ignored: Anchors that are neither positive nor negative unless they have an owner, bool [B, A], if any.
+        object: Index in the batch's list of objects, int64 [M].
+        anchor: The anchor, int64 [M].
+        iou: IoU of that anchor with that object, float32 [M]; a claim with an IoU of 0 is none.
+        ignored: Anchors that are neither positive nor negative if nobody claims them, bool [B, A], if there are any.
     """
 
-    owner: Tensor
-    most: int
+    object: Tensor
+    anchor: Tensor
+    iou: Tensor
     ignored: Tensor | None = None
 
 
@@ -65,9 +67,11 @@ class Assigner(ABC):
         background = torch.full((images, anchors), classes, device=predictions.logits.device)
         if not len(objects):
             return Assignment(background, torch.full_like(background, -1), background.new_zeros(()), most=0)
-        found = self.owners(predictions, objects)
-        owner, ignored = found.owner, found.ignored
-        if objects.crowd is not None:
+        claims = self.claims(predictions, objects)
+        slot = objects.image[claims.object] * anchors + claims.anchor
+        owner = winners(slot, claims.iou, claims.object, images * anchors).view(images, anchors)
+        ignored = claims.ignored
+        if objects.crowds is not None:
             in_crowd = _in_crowd(objects, predictions.anchors.float(), images)
             ignored = in_crowd if ignored is None else ignored | in_crowd
         if ignored is not None:
@@ -77,14 +81,14 @@ class Assigner(ABC):
         labels = torch.where(positive, objects.labels[place], background)
         matched = torch.where(positive, objects.index[place], -1)
         has_positive = positive.new_zeros(len(objects) + 1)  # the last is nobody's
-        if objects.crowd is not None:
-            has_positive[:-1] = objects.crowd
+        if objects.crowds is not None:
+            has_positive[:-1] = objects.crowds
         has_positive[owner.flatten()] = True
-        return Assignment(labels, matched, (~has_positive[:-1]).sum(), min(found.most, images * anchors))
+        return Assignment(labels, matched, (~has_positive[:-1]).sum(), most=min(len(slot), images * anchors))
 
     @abstractmethod
-    def owners(self, predictions: Predictions, objects: Objects) -> Owners:
-        """Which object each anchor is positive for: the part in which the assigners differ.
+    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
+        """What each object wants: the part in which the assigners differ.
 
         Args:
             predictions: The detector's output for the batch.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rankwise.assign.base import Assigner, Owners
+import torch
+
+from rankwise.assign.base import Assigner, Claims
 from rankwise.assign.overlap import best_overlaps, owned_anchors
 
 if TYPE_CHECKING:
@@ -34,9 +36,12 @@ class IoUThreshold(Assigner):
         self.negative = negative
         self.low_quality = low_quality
 
-    def owners(self, predictions: Predictions, objects: Objects) -> Owners:
+    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         anchors = predictions.anchors.float()
         overlaps = best_overlaps(objects, anchors)
         owner = owned_anchors(objects, anchors, overlaps, self.positive, self.low_quality)
         ignored = (overlaps.iou >= self.negative) & (overlaps.iou < self.positive)
-        return Owners(owner, owner.numel(), ignored)
+        # An owned anchor is settled already, so any IoU above 0 will do: it has but one claim.
+        iou = torch.where(owner >= 0, overlaps.iou, 0)
+        anchor = torch.arange(len(anchors), device=owner.device).expand_as(owner)
+        return Claims(owner.clamp(min=0).flatten(), anchor.flatten(), iou.flatten(), ignored)

@@ -32,9 +32,9 @@ class Objects:
         index: Its index in its image's target, int64 [T].
         first: The index in this list of each image's first object, int64 [B].
         counts: How many there are in each image.
-        crowd: Whether it is a crowd region, bool [T]; None if none is.
-        crowd_boxes: The boxes of crowd regions, float32 [R, 4], with ``crowd``; boxes without area are not regions.
-        crowd_image: Which image each region is from, int64 [R], with ``crowd``.
+        crowds: Whether it is a crowd region, bool [T]; None if none is.
+        crowd_boxes: The boxes of crowd regions, float32 [R, 4], with ``crowds``; boxes without area are not regions.
+        crowd_image: Which image each region is from, int64 [R], with ``crowds``.
     """
 
     boxes: Tensor
@@ -43,7 +43,7 @@ class Objects:
     index: Tensor
     first: Tensor
     counts: tuple[int, ...]
-    crowd: Tensor | None = None
+    crowds: Tensor | None = None
     crowd_boxes: Tensor | None = None
     crowd_image: Tensor | None = None
 
@@ -97,6 +97,11 @@ class Objects:
 
     def __len__(self) -> int:
         return sum(self.counts)
+
+    @property
+    def crowd(self) -> Tensor:
+        """Whether each is a crowd region, bool [T]."""
+        return torch.zeros_like(self.labels, dtype=torch.bool) if self.crowds is None else self.crowds
 
     @property
     def ends(self) -> list[int]:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from rankwise.assign.base import Assigner, Owners
+from rankwise.assign.base import Assigner, Claims
 from rankwise.assign.candidates import Candidates, best_of_levels
 from rankwise.assign.gmm import fit_mixtures
-from rankwise.assign.overlap import winners
 from rankwise.boxes import paired_iou
 
 if TYPE_CHECKING:
@@ -86,16 +85,13 @@ class PAA(Assigner):
         self.clustering = clustering
         self.normalize = normalize
 
-    def owners(self, predictions: Predictions, objects: Objects) -> Owners:
-        images, size, _ = predictions.logits.shape
+    def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         clusters = self.clusters(predictions, objects)
         anchor = clusters.candidates.anchor[clusters.candidate]  # [T, n]; any where there is no candidate
         iou = paired_iou(objects.boxes.unsqueeze(1), predictions.anchors.float()[anchor])
         iou = torch.where(clusters.positive, iou, 0)
-        slot = anchor + objects.image.unsqueeze(1) * size
-        place = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(slot)
-        owner = winners(slot.flatten(), iou.flatten(), place.flatten(), images * size)
-        return Owners(owner.view(images, size), iou.numel())
+        owner = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(anchor)
+        return Claims(owner.flatten(), anchor.flatten(), iou.flatten())
 
     @torch.no_grad()
     def clusters(self, predictions: Predictions, objects: Objects) -> Clusters:
