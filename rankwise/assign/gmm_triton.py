@@ -37,7 +37,7 @@ def fit(values: Tensor, valid: Tensor, tolerance: float, floor: float, iteration
 
 
 @triton.jit
-def fit_set(
+def fit_set(  # type: ignore[no-untyped-def]
     values,
     valid,
     parameters,
@@ -95,4 +95,4 @@ def fit_set(
     tl.store(parameters + 3 * rows + row, m1)
     tl.store(parameters + 4 * rows + row, v0)
     tl.store(parameters + 5 * rows + row, v1)
-    tl.store(converged + row, done.to(tl.int1))
+    tl.store(converged + row, done != 0)
