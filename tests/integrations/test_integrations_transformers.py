@@ -82,7 +82,9 @@ def test_a_step_gives_every_weight_a_gradient_that_had_one_before(build: Build) 
         called(model).loss.backward()
     had = {name for name, weight in own.named_parameters() if weight.grad is not None and bool(weight.grad.any())}
     has = {name for name, weight in ranked.named_parameters() if weight.grad is not None and bool(weight.grad.any())}
-    assert has == had
+    # A constant added to all scores of a layer changes no ranking: its gradient is 0, or what rounding leaves of it.
+    shifts = {name for name in had if "lqe_layers" in name and name.endswith("reg_conf.layers.1.bias")}
+    assert has - shifts == had - shifts
     assert all(bool(weight.grad.isfinite().all()) for weight in ranked.parameters() if weight.grad is not None)
 
 

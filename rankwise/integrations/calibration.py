@@ -1,0 +1,169 @@
+"""One constant for the class biases of a model that was trained by ranking, so that default thresholds suit it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import box_convert
+
+from rankwise.evaluation import best_thresholds, detection_table, match, object_table
+
+Found = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a framework's model is calibrated.
+
+    Attributes:
+        detect: All detections and the ground truth of each image of a batch from the loader.
+        biases: The biases of its class scores.
+        threshold: The threshold that people show its detections at.
+        power: The reported score is the class's sigmoid to this power.
+    """
+
+    detect: Callable[[Any], Iterator[tuple[Found, Found]]]
+    biases: list[nn.Parameter]
+    threshold: float
+    power: float = 1.0
+
+
+@torch.no_grad()
+def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None) -> float:
+    """Shifts all class scores of a model so that its usual threshold is the one with the best F1; returns the shift.
+
+    A ranking says which of two detections is better, not how likely each is. One constant is added to the biases of
+    all classes: the order of the detections stays, and with it every AP, while scores above the threshold become those
+    worth showing. Save the model afterwards: the shift is part of its weights.
+
+    Args:
+        model: A torchvision RetinaNet or FCOS, a detector of transformers with sigmoid scores, an ultralytics YOLO, or
+            a model of rfdetr; trained by ``use_ranking``.
+        loader: Batches of images that were not trained on, with their objects: for torchvision ``(images, targets)``
+            as for its training; for transformers dicts with ``pixel_values`` and ``labels``; for ultralytics and
+            rfdetr ``(images, targets)`` with images as ``model.predict`` takes them, and targets with ``boxes`` in
+            pixels, xyxy, and ``labels``.
+        threshold: The score at which detections are shown; by default 0.25 for ultralytics and 0.5 for the others.
+
+    Raises:
+        TypeError: For a model of another kind.
+        ValueError: If the model reports a softmax, or finds nothing right in these images.
+    """
+    kind = _kind(model)
+    threshold = kind.threshold if threshold is None else threshold
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
+    detections: dict[int, Found] = {}
+    annotations: list[dict[str, Any]] = []
+    labels = 0
+    for found, truth in (pair for batch in loader for pair in kind.detect(batch)):
+        number = len(detections)
+        detections[number] = {name: found[name].cpu() for name in ("boxes", "scores", "labels")}
+        corners = box_convert(truth["boxes"].cpu(), "xyxy", "xywh").tolist()
+        for box, label in zip(corners, truth["labels"].tolist(), strict=True):
+            labels = max(labels, label + 1)
+            area = {"area": box[2] * box[3], "iscrowd": 0}
+            annotations.append(
+                {"id": len(annotations) + 1, "image_id": number, "category_id": label, "bbox": box, **area}
+            )
+    if not annotations:
+        raise ValueError("the loader has no image with objects: nothing to choose a threshold by")
+    ground_truth = {"images": [{"id": number} for number in detections], "annotations": annotations}
+    matches = match(detection_table(detections), object_table(ground_truth, list(range(labels))))
+    best = best_thresholds(matches, [str(label) for label in range(labels)]).overall
+    if not best.f1:
+        raise ValueError("the model finds no object of these images at any threshold; train it first")
+    shift = _logit(threshold ** (1 / kind.power)) - _logit(best.score ** (1 / kind.power))
+    for bias in kind.biases:
+        bias += shift
+    return shift
+
+
+def _logit(score: float) -> float:
+    score = min(max(score, 1e-12), 1 - 1e-7)
+    return math.log(score / (1 - score))
+
+
+def _kind(model: Any) -> _Kind:
+    package = type(model).__module__.partition(".")[0]
+    kinds = {"torchvision": _torchvision, "transformers": _transformers, "ultralytics": _ultralytics, "rfdetr": _rfdetr}
+    if package not in kinds:
+        raise TypeError(
+            f"calibrate takes a detector of {', '.join(kinds)}, not {type(model).__name__}; for a run of rankwise "
+            "train there is the command rankwise calibrate"
+        )
+    return kinds[package](model)
+
+
+def _torchvision(model: Any) -> _Kind:
+    from torchvision.models.detection import FCOS, RetinaNet
+
+    if not isinstance(model, RetinaNet | FCOS):
+        raise ValueError(f"{type(model).__name__} reports a softmax, in which no constant shifts all scores alike")
+
+    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+        kept, training = model.score_thresh, model.training
+        model.eval().score_thresh = 0.0
+        try:
+            device = next(model.parameters()).device
+            yield from zip(model([image.to(device) for image in batch[0]]), batch[1], strict=True)
+        finally:
+            model.train(training).score_thresh = kept
+
+    biases = [model.head.classification_head.cls_logits.bias]
+    return _Kind(detect, biases, 0.5, 0.5 if isinstance(model, FCOS) else 1.0)
+
+
+def _transformers(model: Any) -> _Kind:
+    heads = [module for name, module in model.named_modules() if "class_embed" in name.split(".")]
+    layers = [layer for head in heads for layer in head.modules() if isinstance(layer, nn.Linear)]
+    biases = list(
+        {id(layer.bias): layer.bias for layer in layers if layer.out_features == model.config.num_labels}.values()
+    )
+    if not biases:
+        raise ValueError(f"{type(model).__name__} has no sigmoid scores of fixed classes that a constant would shift")
+
+    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+        training = model.training
+        model.eval()
+        outputs = model(pixel_values=batch["pixel_values"].to(model.device))
+        model.train(training)
+        classes = outputs.logits.shape[-1]
+        flat = outputs.logits.sigmoid().flatten(1)
+        scores, where = flat.topk(min(100, flat.shape[1]))
+        boxes = box_convert(outputs.pred_boxes, "cxcywh", "xyxy")
+        for image, truth in enumerate(batch["labels"]):
+            found = {"boxes": boxes[image][where[image] // classes], "scores": scores[image]}
+            objects = {"boxes": box_convert(truth["boxes"], "cxcywh", "xyxy"), "labels": truth["class_labels"]}
+            yield found | {"labels": where[image] % classes}, objects
+
+    return _Kind(detect, biases, 0.5)
+
+
+def _ultralytics(model: Any) -> _Kind:
+    head = model.model.model[-1]
+    branches = [getattr(head, name, None) for name in ("cv3", "one2one_cv3")]
+    biases = [level[-1].bias for branch in branches if branch is not None for level in branch]
+
+    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+        for image, truth in zip(*batch, strict=True):
+            boxes = model.predict(image, conf=1e-9, verbose=False, max_det=100)[0].boxes
+            yield {"boxes": boxes.xyxy, "scores": boxes.conf, "labels": boxes.cls.long()}, truth
+        model.predictor = None  # it keeps a copy of the weights
+
+    return _Kind(detect, biases, 0.25)
+
+
+def _rfdetr(model: Any) -> _Kind:
+    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+        for image, truth in zip(*batch, strict=True):
+            found = model.predict(image, threshold=0.0)
+            parts = {"boxes": found.xyxy, "scores": found.confidence, "labels": found.class_id}
+            yield {name: torch.as_tensor(part) for name, part in parts.items()}, truth
+
+    return _Kind(detect, [model.model.model.class_embed.bias], 0.5)
