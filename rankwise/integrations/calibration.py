@@ -105,6 +105,10 @@ def _torchvision(model: Any) -> _Kind:
 
     if not isinstance(model, RetinaNet | FCOS):
         raise ValueError(f"{type(model).__name__} reports a softmax, in which no constant shifts all scores alike")
+    if isinstance(model, FCOS) and bool(model.head.regression_head.bbox_ctrness.weight.any()):
+        raise ValueError(
+            "this FCOS multiplies its scores with centerness; train it by use_ranking, which leaves it out"
+        )
 
     def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
         kept, training = model.score_thresh, model.training

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import rankwise
 from rankwise.data import ShapesDataset
 from rankwise.evaluation import evaluate
+from rankwise.integrations.torchvision import use_ranking
 
 SIZE = 96
 
@@ -30,7 +31,7 @@ def test_torchvision_scores_shift_and_ap_stays(build: Any, power: float) -> None
     torch.manual_seed(0)
     pixels, targets, dataset = images()
     pixels = [image.double() for image in pixels]
-    model = build(SIZE).double().eval()  # so that rounding makes no ties
+    model = use_ranking(build(SIZE)).double().eval()  # so that rounding makes no ties
     model.score_thresh = 0.0
     nn.init.normal_(model.head.classification_head.cls_logits.weight, std=0.1)
 
@@ -87,10 +88,11 @@ def test_transformers_logits_shift_alike(build: Any) -> None:
     ("model", "error", "message"),
     [
         (ssdlite, ValueError, "SSD reports a softmax"),
+        (fcos, ValueError, "multiplies its scores with centerness"),
         (detr, ValueError, "no sigmoid scores"),
         (lambda: nn.Linear(1, 1), TypeError, "calibrate takes a detector of torchvision"),
     ],
-    ids=["ssd", "detr", "linear"],
+    ids=["ssd", "fcos", "detr", "linear"],
 )
 def test_models_that_no_constant_suits_are_refused(model: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
