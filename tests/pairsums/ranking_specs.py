@@ -62,6 +62,8 @@ def make_samples(name: str, rows: int = 60, classes: int = 40, positives: int = 
 def component_error(got: Tensor, wanted: Tensor) -> float:
     """The largest error of a component: 1 is 1e-5 relative, or 1e-9 of the largest component if that is more."""
     wanted = wanted.double()
+    if not wanted.numel():
+        return 0.0
     error, largest = (got.double() - wanted).abs(), wanted.abs().max().clamp(min=1e-300)
     allowed = torch.maximum(1e-5 * wanted.abs(), 1e-9 * largest)
-    return float((error / allowed).max()) if error.numel() else 0.0
+    return float((error / allowed).max())

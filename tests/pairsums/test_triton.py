@@ -1,6 +1,7 @@
 """The Triton engine without a GPU: what it launches, that it never waits for the device, and that it compiles."""
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -54,6 +55,11 @@ def test_a_sync_is_reported_with_its_line():
     assert any(line.startswith("rankwise/pairsums/ranking.py:") for line, _ in work.syncs), work.report()
 
 
+def test_a_cpu_without_the_interpreter_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="CUDA or ROCm device, got cpu"):
+        ranking_loss(*make_samples("middle"), SPECS["APE"], method="triton")
+
+
 @pytest.mark.parametrize("name", ["APE", "aLRP"])
 def test_the_operators_take_fake_tensors(name):
     """As torch.compile does when it traces: any operation that needs a value on the host would raise."""
@@ -100,3 +106,7 @@ def test_every_kernel_compiles_ahead_of_time_without_spills(target, first):
     assert len(launches) == 21
     found = {name: usage(launch, target) for name, launch in launches.items()}
     assert not {name: used for name, used in found.items() if used.spills}, found
+    atomics = frozenset().union(*(used.atomics for used in found.values()))
+    assert any("add" in kind for kind in atomics)
+    # Sums of floats would depend on the order of the programs.
+    assert not {kind for kind in atomics if re.search(r"f16|f32|f64", kind)}

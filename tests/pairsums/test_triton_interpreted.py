@@ -85,6 +85,13 @@ def test_any_finite_logits_give_the_right_value(name, spread, shift):
     compare(samples._replace(logits=logits), SPECS[name])
 
 
+@pytest.mark.parametrize("name", ["APE", "aLRP"])
+@pytest.mark.parametrize("scope", ["batch", "image"])
+def test_no_rows_and_one_row(name, scope):
+    for rows in (0, 1):
+        compare(make_samples("only positives", rows=rows, classes=2), replace(SPECS[name], scope=scope))
+
+
 @pytest.mark.parametrize("name", ["APE", "RankSort"])
 def test_many_positives_fill_more_than_one_block(name):
     compare(make_samples("middle", rows=300, classes=3, positives=200), SPECS[name])

@@ -57,11 +57,12 @@ class Launch(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a compiled kernel takes: registers per thread, spilled registers or bytes, bytes of shared memory."""
+    """What a compiled kernel takes: registers per thread, spilled ones or bytes, shared memory, kinds of atomics."""
 
     registers: int
     spills: int
     shared: int
+    atomics: frozenset[str]
 
 
 @contextmanager
@@ -132,12 +133,14 @@ def usage(launch: Launch, target: str) -> Usage:
     if TARGETS[target].backend == "hip":
         text = compiled.asm["amdgcn"]
         found = {key: int(re.search(rf"\.{key}:\s*(\d+)", text)[1]) for key in KEYS}
-        return Usage(found["vgpr_count"], found["vgpr_spill_count"], compiled.metadata.shared)
+        atomics = frozenset(re.findall(r"\b(?:global|buffer|flat)_atomic\w+", text))
+        return Usage(found["vgpr_count"], found["vgpr_spill_count"], compiled.metadata.shared, atomics)
+    atomics = frozenset(re.findall(r"\b(?:red|atom)\.[\w.:]+", compiled.asm["ptx"]))
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(compiled.asm["cubin"])
         dump = subprocess.run([TOOLS / "cuobjdump", "-res-usage", file.name], capture_output=True, text=True).stdout
     registers, stack, _, local = map(int, re.search(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", dump).groups())
-    return Usage(registers, stack + local, compiled.metadata.shared)
+    return Usage(registers, stack + local, compiled.metadata.shared, atomics)
 
 
 KEYS = ("vgpr_count", "vgpr_spill_count")

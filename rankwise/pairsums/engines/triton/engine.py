@@ -183,8 +183,6 @@ class _Call:
         self.grouped = spec.scope == "image"
         self.groups = max(2, min(IMAGES, self.rows)) if self.grouped else 1
         self.processes = distributed.world_size() if spec.scope == "world" else 1
-        self.block = BLOCKS.samples // 2 if self.grouped else BLOCKS.samples  # else registers spill
-        self.scatter_programs = self.programs(self.size, self.block, BLOCKS.programs)
         self.pair_programs = self.programs(self.rows, BLOCKS.rows, BLOCKS.groups)
         self.copies = 1 if self.size < 1 << 18 or INTERPRETED else 8 if self.size < 1 << 26 else 64
 
@@ -237,14 +235,16 @@ def _smooth_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
     tails = torch.empty(2 * groups, dtype=torch.float64, device=device)
     _list(call, buffers, faults)
     width = _width(call.scale)
-    turns = triton.cdiv(triton.cdiv(call.size, call.block), call.scatter_programs)
-    most = min(call.size, turns * triton.cdiv(call.scatter_programs, copies) * call.block)
+    samples = BLOCKS.samples // 2 if call.grouped else BLOCKS.samples  # half as many, or registers spill
+    programs = call.programs(call.size, samples, BLOCKS.programs)
+    turns = triton.cdiv(triton.cdiv(call.size, samples), programs)
+    most = min(call.size, turns * triton.cdiv(programs, copies) * samples)
     digits = max(1, most.bit_length())
     fraction = min(16, 62 - 2 * digits)  # bits of an offset: as many as fit beside a sum and a count of all samples
     shift, ones = digits + fraction, float(1 << fraction)
-    histogram.scatter[call.scatter_programs,](
-        call.batch, buffers.tables, table, beyond_words, faults, shift, ones, copies, call.scatter_programs,
-        C=call.classes, WIDTH=width, SCALE=call.scale, GROUPS=groups, BLOCK=call.block,
+    histogram.scatter[programs,](
+        call.batch, buffers.tables, table, beyond_words, faults, shift, ones, copies, programs,
+        C=call.classes, WIDTH=width, SCALE=call.scale, GROUPS=groups, BLOCK=samples,
     )  # fmt: skip
     block = histogram.CELLS.value if INTERPRETED else 32
     histogram.coarsen[histogram.CELLS.value // block, groups](
@@ -279,9 +279,10 @@ def _step_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
     intervals.sort_edges[programs,](
         buffers.positives, *edges, begins, ends, programs, **sizes, BU=BLOCKS.rows, BV=BLOCKS.columns
     )
-    intervals.scatter[call.scatter_programs,](
-        call.batch, buffers.positives, *edges, table, faults, call.copies, call.scatter_programs,
-        C=call.classes, **sizes, BLOCK=call.block,
+    scattering = call.programs(call.size, BLOCKS.samples, BLOCKS.programs)
+    intervals.scatter[scattering,](
+        call.batch, buffers.positives, *edges, table, faults, call.copies, scattering,
+        C=call.classes, **sizes, BLOCK=BLOCKS.samples,
     )  # fmt: skip
     merging = call.programs(2 * capacity, 1024, 64)
     intervals.merge_copies[merging,](buffers.positives, table, moments, capacity, call.copies, merging, BLOCK=1024)
@@ -326,9 +327,9 @@ def _smooth_gradient(call: _Call, buffers: Buffers, upstream: Tensor, own: Tenso
     taylor.cell_cubics[triton.cdiv(cells, bc), call.groups](
         upstream, buffers.positives, buffers.tables, weights, cubics, call.processes, **sizes, BC=bc, BV=bv
     )
-    taylor.gradient_of_cubics[call.programs(call.size, call.block),](
+    taylor.gradient_of_cubics[call.programs(call.size, BLOCKS.samples),](
         upstream, call.batch, buffers.positives, buffers.tables, weights, cubics, buffers.slots, own, buffers.poison,
-        out, call.processes, C=call.classes, **sizes, BLOCK=call.block,
+        out, call.processes, C=call.classes, **sizes, BLOCK=BLOCKS.samples,
     )  # fmt: skip
 
 
@@ -343,7 +344,7 @@ def _step_gradient(call: _Call, buffers: Buffers, upstream: Tensor, own: Tensor,
         upstream, buffers.positives, *edges, begins, ends, buffers.weights, lines, call.processes, programs,
         **sizes, BI=BLOCKS.rows, BV=BLOCKS.columns,
     )  # fmt: skip
-    intervals.gradient_of_lines[call.programs(call.size, call.block),](
+    intervals.gradient_of_lines[call.programs(call.size, BLOCKS.samples),](
         call.batch, buffers.positives, *edges, lines, buffers.slots, own, buffers.poison, out,
-        C=call.classes, **sizes, BLOCK=call.block,
+        C=call.classes, **sizes, BLOCK=BLOCKS.samples,
     )  # fmt: skip
