@@ -10,17 +10,22 @@ if TYPE_CHECKING:
     from rankwise.evaluation.public import *
 
 __all__ = [
+    "Calibration",
     "Correlation",
     "Curves",
     "DetectionTable",
     "Evaluation",
     "Matches",
     "ObjectTable",
+    "Reliability",
+    "ReliabilityCheck",
     "Seen",
     "Sweep",
     "Threshold",
     "Thresholds",
     "best_thresholds",
+    "calibrated",
+    "check_reliability",
     "contact_sheet",
     "correlate",
     "detection_table",
@@ -32,6 +37,7 @@ __all__ = [
     "read_results",
     "results_json",
     "sweep",
+    "with_intervals",
     "write_results",
 ]
 

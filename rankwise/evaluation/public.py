@@ -2,10 +2,12 @@
 
 # ruff: noqa: F401 - used by those who import the room
 
-from rankwise.evaluation.coco import Curves, Evaluation, evaluate
+from rankwise.evaluation.calibration import Calibration
+from rankwise.evaluation.coco import Curves, Evaluation, calibrated, evaluate
 from rankwise.evaluation.correlation import Correlation, correlate, localised
 from rankwise.evaluation.drawing import Seen, contact_sheet, draw_detections
 from rankwise.evaluation.matching import Matches, match
+from rankwise.evaluation.reliability import Reliability, ReliabilityCheck, check_reliability
 from rankwise.evaluation.results import read_results, results_json, write_results
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table
-from rankwise.evaluation.thresholds import Sweep, Threshold, Thresholds, best_thresholds, sweep
+from rankwise.evaluation.thresholds import Sweep, Threshold, Thresholds, best_thresholds, sweep, with_intervals

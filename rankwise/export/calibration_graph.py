@@ -63,11 +63,11 @@ def calibrate(
     """
     starts, x0, y0, slope = score_map.segments
     classes, count = x0.shape
-    # As near to 0 and 1 as the map goes, and as float32 goes.
-    above = nodes.add("Max", scores, nodes.constant(np.finfo(np.float32).tiny))
+    # As near to 0 and 1 as the map goes; the logarithm of 0 is minus infinity.
+    above = nodes.add("Max", nodes.add("Log", scores), nodes.constant(np.log(np.nextafter(0, 1))))
     rest = nodes.add("Sub", nodes.constant(1.0), scores)
-    below = nodes.add("Max", rest, nodes.constant(1 - np.nextafter(1, 0)))
-    x = nodes.add("Sub", nodes.add("Log", above), nodes.add("Log", below))
+    below = nodes.add("Log", nodes.add("Max", rest, nodes.constant(1 - np.nextafter(1, 0))))
+    x = nodes.add("Sub", above, below)
     if labels is None:
         label = nodes.constant(np.arange(classes), np.int64)
     else:
@@ -110,7 +110,7 @@ def calibrate_anchors(model: Any, score_map: ScoreMap) -> None:
 
 
 def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
-    """Makes the scores of final detections calibrated, and sorts each image by them.
+    """Makes the scores of final detections calibrated, sorts each image by them, and adds ``raw_detection_scores``.
 
     Args:
         graph: With the nodes of suppression; it is changed.
@@ -131,6 +131,10 @@ def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
     index = nodes.add("Unsqueeze", "calibration_order", nodes.constant([-1], np.int64))
     nodes.add("GatherND", boxes, index, batch_dims=1, gives=names[0])
     nodes.add_to(graph)
+    import onnx
+
+    value = onnx.helper.make_tensor_value_info("raw_detection_scores", 1, ["batch", "detections"])
+    graph.output.append(value)
 
 
 def _rename(nodes: Any, names: dict[str, str]) -> None:

@@ -186,11 +186,11 @@ def with_nms(network: Any, detector: Detector) -> Any:
     model = onnx.ModelProto()
     model.CopyFrom(network)
     model.graph.node.extend(tail.node)
-    if detector.confidence.calibration is not None:
-        calibrate_detections(model.graph, detector.confidence.calibration)
     model.graph.input.extend(value for value in tail.input if value.name == TAKES[-1])
     del model.graph.output[:]
     model.graph.output.extend(tail.output)
+    if detector.confidence.calibration is not None:
+        calibrate_detections(model.graph, detector.confidence.calibration)
     assert [value.name for value in tail.output] == list(GIVES)
     onnx.checker.check_model(model)
     return model

@@ -60,15 +60,13 @@ class OnnxDetector:
         manifest = self.manifest
         lowest, score_map = manifest.postprocess.score_threshold, manifest.confidence.calibration
         select = manifest.confidence.select(self.classes, lowest, threshold, precision, calibrated)
-        if manifest.nms == "inside":
-            if (threshold is not None or precision is not None) and select.least_raw(1) < lowest * (1 - 1e-5):
-                kind = "scores" if score_map is None else "raw scores"
-                raise ModelError(
-                    f"threshold is {select.limits[0]:g}, but this model has its suppression inside, which drops {kind} "
-                    f"below {lowest:g}; export the run with --nms outside to choose lower ones"
-                )
-            # The file's scores are float32: one that is the threshold itself is not lost by rounding.
-            select = replace(select, limits=[limit * (1 - 1e-6) for limit in select.limits])
+        chosen = threshold is not None or precision is not None
+        if manifest.nms == "inside" and chosen and select.least_raw(1) < lowest * (1 - 1e-5):
+            kind = "scores" if score_map is None else "raw scores"
+            raise ModelError(
+                f"threshold is {select.limits[0]:g}, but this model has its suppression inside, which drops {kind} "
+                f"below {lowest:g}; export the run with --nms outside to choose lower ones"
+            )
         settings = replace(manifest.postprocess, score_threshold=select.least_raw(lowest))
         results = []
         for image in images:
@@ -76,19 +74,17 @@ class OnnxDetector:
             original = (image.shape[0], image.shape[1])
             if manifest.nms == "inside":
                 found = self._suppressed(batch, size, original)
-                if score_map is not None:
-                    found["scores"] = score_map.inverse(found["scores"], found["labels"])
             else:
                 name = "scores" if score_map is None else "raw_scores"
                 scores, boxes, levels = self._session.run([name, "boxes", "levels"], {"images": batch})
                 found = find_detections(scores[0], boxes[0], levels, size, original, settings)
-            chosen = select(found)
-            results.append({**chosen, "scores": chosen["scores"].astype(np.float32)})
+            results.append(select(found))
         return results
 
     def _suppressed(self, batch: np.ndarray, size: tuple[int, int], original: tuple[int, int]) -> dict[str, np.ndarray]:
+        raw = "detection_scores" if self.manifest.confidence.calibration is None else "raw_detection_scores"
         boxes, scores, labels, count = self._session.run(
-            ["detection_boxes", "detection_scores", "detection_labels", "num_detections"],
+            ["detection_boxes", raw, "detection_labels", "num_detections"],
             {"images": batch, "sizes": np.array([size], dtype=np.int64)},
         )
         scale = np.array([original[1] / size[1], original[0] / size[0]] * 2, dtype=np.float32)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnchorSettings",
     "BackboneSettings",
+    "Confidence",
     "Detector",
     "DetectorSettings",
     "HeadSettings",
@@ -19,6 +20,7 @@ __all__ = [
     "ModelError",
     "NeckSettings",
     "PostprocessSettings",
+    "ScoreMap",
     "TestSettings",
     "atss",
     "fcos",

@@ -3,7 +3,9 @@
 # ruff: noqa: F401 - used by those who import the room
 
 from rankwise.images.tensors import input_size, resize_for_input, stack_images
+from rankwise.models.confidence import Confidence
 from rankwise.models.detector import Detector
+from rankwise.models.score_map import ScoreMap
 from rankwise.models.settings import (
     AnchorSettings,
     BackboneSettings,

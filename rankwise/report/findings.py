@@ -33,10 +33,17 @@ def findings(run: RunData) -> list[str]:
     best = evaluation.thresholds.overall
     if best.f1 is None or best.precision is None or best.recall is None:
         return [*said, "No detection is right at any threshold."]
+    interval = f" (95 % interval {best.interval[0]:.2f} to {best.interval[1]:.2f})" if best.interval else ""
     said.append(
-        f"Cut at score {best.score:.3g}, {100 * best.precision:.0f} % of the boxes are right and "
+        f"At threshold {best.score:.3g}{interval} {100 * best.precision:.0f} % of the boxes are right and "
         f"{100 * best.recall:.0f} % of the objects are found (F1 {100 * best.f1:.0f} %, the best there is)."
     )
+    check = evaluation.reliability
+    if check is not None and check.before.ece is not None and check.after.ece is not None:
+        said.append(
+            f"Scores are probabilities of being right: their calibration error is {check.after.ece:.3f}, that of the "
+            f"raw scores {check.before.ece:.3f}."
+        )
     gains = {kind: gain or 0.0 for kind, gain in ap50_gains(run.errors, len(run.classes)).items()}
     costly = sorted(ERRORS, key=lambda kind: -gains[kind])[:2]
     if gains[costly[0]] >= EQUAL:

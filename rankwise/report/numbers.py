@@ -154,12 +154,12 @@ def threshold_sweep(evaluation: Evaluation, errors: Errors) -> dict[str, list[An
 
 
 def score_density(evaluation: Evaluation) -> dict[str, Any]:
-    """How many well-localised detections have which score and IoU, with quartiles of the score by IoU.
+    """How many well-localised detections have which raw score and IoU, with quartiles of the score by IoU.
 
     ``cells`` are (column, row, count) of a grid over IoU 0.5 to 1 and the range of the scores; ``quartiles`` are
     (IoU, 25 %, 50 %, 75 %).
     """
-    scores, ious = localised(evaluation.matches, above=0.5)
+    scores, ious = localised(evaluation.raw_matches, above=0.5)
     if not len(scores):
         return {"low": 0, "high": 1, "cells": [], "quartiles": []}
     low, high = float(scores.min()), float(scores.max())
@@ -180,6 +180,25 @@ def score_density(evaluation: Evaluation) -> dict[str, Any]:
         "cells": np.stack([columns, rows, counts[columns, rows]], axis=1).astype(int).tolist(),
         "quartiles": quartiles,
     }
+
+
+def reliability(evaluation: Evaluation) -> dict[str, Any] | None:
+    """Calibration errors and, for each bin that holds detections, score, part that is right and their number.
+
+    None where scores are raw.
+    """
+    check = evaluation.reliability
+    if check is None:
+        return None
+    found: dict[str, Any] = {"cross_fitted": check.cross_fitted}
+    for name, one in (("raw", check.before), ("calibrated", check.after)):
+        rows = [
+            [round(score, 4), round(right, 4), count]
+            for score, right, count in zip(one.score, one.precision, one.count, strict=True)
+            if count
+        ]
+        found[name] = {"ece": one.ece, "laece": one.laece, "bins": rows}
+    return found
 
 
 def error_numbers(errors: Errors, evaluation: Evaluation) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from rankwise.report.sheet import BUDGET, box_rows, choose_images, picture_rows
 
 #: The script's parts, in the order they need each other.
 SCRIPTS = (
-    "dom.js", "state.js", "chart.js", "density.js", "overview.js", "training.js", "quality.js", "errors.js",
-    "boxes.js", "sheet.js", "viewer.js", "main.js",
+    "dom.js", "state.js", "chart.js", "density.js", "reliability.js", "overview.js", "training.js", "quality.js",
+    "errors.js", "boxes.js", "sheet.js", "viewer.js", "main.js",
 )  # fmt: skip
 
 
@@ -113,6 +113,7 @@ def _run_data(run: RunData, dataset: int, datasets: Sequence[dict[str, Any]]) ->
         "pr": numbers.precision_recall(evaluation),
         "sweep": numbers.threshold_sweep(evaluation, run.errors),
         "density": numbers.score_density(evaluation),
+        "reliability": numbers.reliability(evaluation),
         "errors": numbers.error_numbers(run.errors, evaluation),
         "boxes": [box_rows(run.errors, image["id"]) for image in datasets[dataset]["sheet"]],
     }

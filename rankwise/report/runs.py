@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 from rankwise.config.datasets import open_run
 from rankwise.config.recipe import read_recipe
 from rankwise.data.dataset import DetectionDataset
-from rankwise.evaluation.coco import Evaluation, evaluate, unique_names
+from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_names
 from rankwise.evaluation.figures import read_metrics
+from rankwise.evaluation.reliability import ReliabilityCheck
 from rankwise.evaluation.results import read_results, set_damaged_aside
 from rankwise.files.parsing import ParseError, read_json
+from rankwise.models.score_map import ScoreMap
 from rankwise.report.error_types import Errors, classify
 
 #: A difference in AP between eval.json and the rounded boxes of the results file that few images explain, not more.
@@ -84,6 +86,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
         raise ReportError(
             f"{run}/detections.json does not fit the run's dataset ({error}); measure anew with: rankwise eval {run}"
         ) from error
+    evaluation = _in_calibrated_scores(run, evaluation, [record.image_id for record in dataset.records])
     metrics = run / "metrics.jsonl"
     return RunData(
         name=name,
@@ -124,6 +127,21 @@ def _evaluate_if_needed(run: Path, data: str | None, device: str) -> None:
     evaluate_run(run, data=data, device=device)
 
 
+def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence[int]) -> Evaluation:
+    """The evaluation by the calibration that ``eval.json`` holds; in raw scores if there is none."""
+    try:
+        values = json.loads((run / "eval.json").read_text(encoding="utf-8"))
+        if values.get("calibration") is None:
+            return evaluation
+        score_map = ScoreMap.from_dict(values["calibration"], len(evaluation.per_class))
+        check = ReliabilityCheck.from_dict(values["reliability"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReportError(
+            f"{run}/eval.json: its calibration cannot be read ({error}); measure again with: rankwise eval {run}"
+        ) from error
+    return replace(calibrated(evaluation, image_ids, score_map), reliability=check)
+
+
 def _notes(run: Path, evaluation: Evaluation, has_metrics: bool) -> list[str]:
     notes = []
     try:
@@ -136,6 +154,8 @@ def _notes(run: Path, evaluation: Evaluation, has_metrics: bool) -> list[str]:
             f"eval.json says AP {then:.1f}, the detections give {now:.1f}: dataset or detections have changed since. "
             "`rankwise eval` measures anew."
         )
+    if evaluation.calibration is None:
+        notes.append("The scores are raw, not probabilities. `rankwise eval` fits their calibration.")
     if not has_metrics:
         notes.append("There is no metrics.jsonl, so there are no curves of the training.")
     return notes

@@ -42,6 +42,8 @@ def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], fo
     if results.name == "correlation" and firsts:
         opened = {name: _evaluation(run) for name, run in firsts.items()}
         made.append(_save(score_against_iou_by_row(opened), folder / "score_against_iou.png"))
+    if results.name == "calibration":
+        made += sorted(folder.glob("calibration_reliability_*.png"))
     if results.name == "clustering":
         best = firsts.get("ranking + localization, normalized")
         for name in PAA_FIGURES:

@@ -46,6 +46,7 @@ class Plan:
         recipe: The recipe of small data that rows vary; None takes the paper's own recipes, for COCO.
         budget: Factor on the epochs of every run.
         flags: Further flags for every run.
+        from_backbone: Whether rows on the built-in dataset begin from one trained backbone, or from random weights.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class Plan:
     recipe: str | None
     budget: float = 1.0
     flags: tuple[str, ...] = ()
+    from_backbone: bool = True
 
     def run_of(self, row: Row, seed: int) -> Path:
         """The folder of a row's run: one that is there, however its data was spelt; otherwise a new one."""
@@ -96,7 +98,7 @@ class Plan:
 
     @property
     def _begins_from_backbone(self) -> bool:
-        return self.data == "shapes" and self.recipe == "shapes"
+        return self.from_backbone and self.data == "shapes" and self.recipe == "shapes"
 
     def _drawn(self) -> list[str]:
         weights = self.folder / "backbone" / "best.safetensors"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rankwise.evaluation.figures import read_metrics
 from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, read_json
 from rankwise.files.writing import make_folder, write_text
+from rankwise.reproduce.calibration import calibration_numbers
 from rankwise.reproduce.figures import draw_figures
 from rankwise.reproduce.plans import Plan, ReproduceError, train_once
 from rankwise.reproduce.tables import TABLES
@@ -33,6 +35,7 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
         train: False shows the runs that are done and trains nothing.
     """
     table, console = TABLES[name], Console(highlight=False)
+    plan = replace(plan, from_backbone=name != "calibration")  # there rows are not compared with each other
     if train:
         plan.prepare(lambda text: console.print(text, soft_wrap=True))
     runs: dict[str, list[Path | None]] = {row.name: [] for row in table.rows}
@@ -43,9 +46,14 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
                 train_once(plan.command(row, seed, run), run, lambda text: console.print(text, soft_wrap=True))
             runs[row.name].append(run if (run / "eval.json").is_file() else None)
     measured = {row: [read_run(run) if run else {} for run in all_seeds] for row, all_seeds in runs.items()}
-    results = Results(name, measured, command, plan.recipe is None)
     folder = plan.folder / name
     make_folder(folder)
+    if name == "calibration":
+        for label, all_seeds in runs.items():
+            for numbers, done in zip(measured[label], all_seeds, strict=True):
+                if done is not None:
+                    numbers |= calibration_numbers(done, plan.data == "shapes", folder, label)
+    results = Results(name, measured, command, plan.recipe is None)
     figures = draw_figures(results, runs, folder)
     path = folder / f"{name}.md"
     write_text(path, markdown(results, [Path(figure.name) for figure in figures]))

@@ -78,7 +78,9 @@ def summary(values: Sequence[float | None], column: str) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "–"
-    digits = 3 if column in ("PCC", "SCC", "KCC") else 1
+    if column.startswith("AP change"):
+        return f"{max(known):.1g}"
+    digits = 3 if column in ("PCC", "SCC", "KCC") or "ECE" in column else 1
     mean = f"{statistics.mean(known):.{digits}f}"
     return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.{digits}f}"
 

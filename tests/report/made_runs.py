@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from rankwise.data import DetectionDataset, ImageRecord, ShapesDataset
-from rankwise.evaluation import evaluate, write_results
+from rankwise.evaluation import calibrated, evaluate, write_results
 from rankwise.report.error_types import classify
 from rankwise.report.runs import RunData
 
@@ -61,6 +61,7 @@ def make_run(folder: Path, seed: int = 1, noise: float = 0.05, images: int = 30,
     found = detect_around(dataset, seed, noise)
     write_results(folder / "detections.json", found, dataset.category_ids)
     result = evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
+    result = calibrated(result, [record.image_id for record in dataset.records])
     (folder / "eval.json").write_text(json.dumps(result.to_dict()), encoding="utf-8")
     lines: list[dict[str, Any]] = []
     for step in range(25, 1025, 25):

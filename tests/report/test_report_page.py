@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,30 @@ def test_a_report_holds_the_recipe_the_curves_and_the_numbers_of_the_evaluation(
     measured = json.loads((run / "eval.json").read_text())
     assert own["summary"]["ap"] == pytest.approx(measured["ap"], abs=0.3)
     assert own["summary"]["threshold"]["f1"] == pytest.approx(measured["thresholds"]["overall"]["f1"], abs=5e-3)
+    assert own["summary"]["threshold"]["score"] == pytest.approx(measured["thresholds"]["overall"]["score"], abs=0.02)
+    assert own["reliability"]["calibrated"]["ece"] == measured["reliability"]["after"]["ece"]
+    assert own["reliability"]["calibrated"]["ece"] < own["reliability"]["raw"]["ece"]
+    assert sum(row[2] for row in own["reliability"]["raw"]["bins"]) == sum(measured["reliability"]["before"]["count"])
     assert own["recipe"]["loss"] == "APELoss"
     assert own["recipe"]["loss.lam"] == 8.0
     assert own["curves"]["ap"] == {"x": [250.0, 500.0, 750.0, 1000.0], "y": [10.0, 20.0, 30.0, 40.0]}
     assert len(own["curves"]["ranking"]["x"]) == 40
     assert len(data["datasets"][0]["sheet"]) == len(own["boxes"]) == 30
+
+
+def test_a_run_without_a_calibration_is_reported_with_raw_scores_and_a_broken_one_is_refused(
+    run: Path, tmp_path: Path
+) -> None:
+    old = Path(shutil.copytree(run, tmp_path / "old"))
+    values = json.loads((old / "eval.json").read_text())
+    (old / "eval.json").write_text(json.dumps(values | {"calibration": {"curves": []}}))
+    with pytest.raises(ReportError, match=r"eval\.json: its calibration cannot be read"):
+        write_report([old])
+    del values["calibration"]
+    (old / "eval.json").write_text(json.dumps(values))
+    (own,) = embedded(write_report([old]).read_text(encoding="utf-8"))["runs"]
+    assert own["reliability"] is None
+    assert "The scores are raw" in own["notes"][0]
 
 
 def test_every_pixel_of_a_report_is_inside_its_file(run: Path) -> None:

@@ -49,8 +49,8 @@ function theme() {
 }
 
 function navigation() {
-  const sections = [...document.querySelectorAll('main > section')];
-  const names = { precision: 'Precision', scores: 'Scores', errors: 'Errors', images: 'Images' };
+  const sections = [...document.querySelectorAll('main > section:not([hidden])')];
+  const names = { precision: 'Precision', reliability: 'Confidence', scores: 'Scores', errors: 'Errors', images: 'Images' };
   const links = new Map(
     sections.map((section) => [
       section,
@@ -82,6 +82,7 @@ recipe();
 training();
 precisionRecall();
 thresholds();
+reliabilities();
 scores();
 errors();
 sheet();
