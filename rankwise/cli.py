@@ -71,10 +71,11 @@ def _run(words: list[str]) -> None:
 
 def train(words: list[str]) -> None:
     """Trains by a recipe."""
+    from rankwise.config import choice
     from rankwise.config import recipe as recipes
     from rankwise.config.trust import check_recipe, import_named
     from rankwise.distributed import StoppedElsewhere
-    from rankwise.training.folders import is_restart, launcher_rank, run_folder
+    from rankwise.training.folders import is_restart, launcher_rank, refuse_for_resume, run_folder
     from rankwise.training.loop import train as run_training
     from rankwise.training.signals import Interrupted
 
@@ -92,32 +93,30 @@ def train(words: list[str]) -> None:
         "--resume", type=str, help="Folder, or a checkpoint, of a run to go on with, by its own recipe."
     )
     parser.add_argument("--overwrite", action="store_true", help="Delete an earlier run in the same folder first.")
-    name = "shapes"
-    if words and not words[0].startswith("-"):
-        name = words.pop(0)
-    elif any(word.partition("=")[0] in ("--data", "--data.path") for word in words):
-        name = "own_data"
+    name = words.pop(0) if words and not words[0].startswith("-") else None
     resumed = recipes.value_of(words, "--resume")
     checkpoint = Path(resumed).name if resumed and resumed.endswith(".ckpt") else "last.ckpt"
     resumed = str(Path(resumed).parent) if resumed and resumed.endswith(".ckpt") else resumed
-    recipe_file = str(Path(resumed) / "recipe.yaml") if resumed else name
-    if resumed and not Path(recipe_file).is_file():
-        raise UserError(f"--resume {resumed}: this is no run of rankwise train: it has no recipe.yaml")
-    if not any(word.partition("=")[0] == "--config" for word in words):
-        words = ["--config", recipe_file, *words]
-    words = recipes.expand(words)
+    if resumed:
+        refuse_for_resume(resumed, name, words)
+        words = recipes.expand(["--config", str(Path(resumed) / "recipe.yaml"), *words])
+    else:
+        name, words, lines = choice.prepare(words, name)
+        words = recipes.expand(words)
+        if not launcher_rank():
+            print("\n".join(lines), end="\n" if lines else "", flush=True)
     for path in recipes.config_files(words):
         check_recipe(path, words)
     import_named(words)
     config = _parse(parser, words, recipes.SHORT_FLAGS)
     if resumed and config["run"]:
         raise UserError(f"--resume {resumed} goes on in that folder: leave out --run {config['run']}")
-    recipe = recipes.recipe_from(parser, config)
+    recipe = choice.resolve(recipes.recipe_from(parser, config))
     restarted = not resumed and is_restart(config["run"])
     if resumed or restarted:
         folder: Path | None = Path(resumed or config["run"])
     else:
-        folder = run_folder(config["run"], Path(name).stem, config["overwrite"])
+        folder = run_folder(config["run"], Path(str(name)).stem, config["overwrite"])
     try:
         run_training(recipe, folder, bool(resumed or restarted), checkpoint)
     except Interrupted as stop:
@@ -292,7 +291,10 @@ def data_shapes(words: list[str]) -> None:
     parser = _parser("data shapes", "Write the built-in dataset as a COCO folder.")
     parser.add_argument("folder", type=str, help="Where to; must be new or empty.")
     parser.add_argument("--shapes", type=ShapesSettings, default=ShapesSettings())
+    parser.add_argument("--images", type=int, help="Training images: short for --shapes.train_images.")
     config = _parse(parser, words)
+    if config.images is not None:
+        config.shapes.train_images = config.images
     folder, shapes = Path(config.folder), parser.instantiate(config).shapes
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: exists and is not empty; choose a new folder")

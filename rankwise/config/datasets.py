@@ -62,6 +62,8 @@ def open_run(
     settings = from_dict(DataSettings, read_section(run, "data"), "data")
     if data is not None:
         settings = replace(settings, path=data)
+    elif settings.path != "shapes" and not Path(settings.path).is_dir():
+        raise DataError(f"{settings.path}: the dataset of {run} is not there any more; say where it is now: --data DIR")
     return settings, open_split(settings, split or "val", classes, named=split is not None)
 
 

@@ -26,7 +26,11 @@ from rankwise.models.settings import DetectorSettings
 SHORT_FLAGS = {
     "--data": "--data.path",
     "--epochs": "--train.epochs",
+    "--minutes": "--train.minutes",
+    "--patience": "--train.patience",
+    "--init": "--train.init",
     "--batch_size": "--train.batch_size",
+    "--batch-size": "--train.batch_size",
     "--lr": "--optimizer.lr",
     "--seed": "--train.seed",
     "--devices": "--train.devices",
@@ -82,6 +86,8 @@ SECTIONS = ("data", "model", "loss", "assign", "box", "optimizer", "schedule", "
 
 def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
     """The recipe in a parsed configuration, its loss and assigner built; raises SettingsError where they cannot be."""
+    if config.data.path != "shapes" and Path(config.data.path).is_dir():
+        config.data.path = str(Path(config.data.path).absolute())  # so that the run can be used from another folder
     whole = Namespace({name: config[name] for name in SECTIONS})
     text = yaml.safe_dump(_plain(whole.as_dict()), sort_keys=False)
     try:

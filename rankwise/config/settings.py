@@ -84,17 +84,17 @@ class ScheduleSettings:
     """How the learning rate goes.
 
     Args:
-        warmup_steps: Steps in which it rises linearly to its full value.
+        warmup_steps: Steps in which it rises linearly to its full value; at most a tenth of the run.
         warmup_start: The share of the full value that warm-up starts from.
         decay: "step" divides by ten at each milestone, "cosine" falls to ``final``, "none" stays.
-        milestones: Epochs at which "step" divides, such as [16, 22] of 24.
+        milestones: Where "step" divides: shares of the run, such as [0.75, 0.9], or epochs, such as [18, 22] of 24.
         final: The share of the full value at which "cosine" ends.
     """
 
     warmup_steps: int = 500
     warmup_start: float = 0.001
     decay: Literal["step", "cosine", "none"] = "step"
-    milestones: tuple[float, ...] = (18.0, 22.0)
+    milestones: tuple[float, ...] = (0.75, 0.9)
     final: float = 0.0
 
     def __post_init__(self) -> None:
@@ -107,15 +107,21 @@ class TrainSettings:
 
     Args:
         epochs: How often every training image is seen.
-        batch_size: Images a step, over all processes.
+        minutes: A time budget for the whole run, evaluations included. It replaces ``epochs``; 0 is off.
+        patience: Evaluations without a better AP after which the run stops; 0 is off.
+        init: A trained detector to start from: a run's folder, a .safetensors file, or
+            ``torchvision:retinanet_resnet50_fpn_v2`` or ``torchvision:fcos_resnet50_fpn``. Empty starts without one.
+        batch_size: Images a step, over all processes; "auto" fits it to the dataset and to the GPU's memory.
         accumulate: Into how many parts each process takes its share of the batch, for memory. The step is that of
-            the whole batch, ranked as one: each part runs forward twice.
+            the whole batch, ranked as one: each part runs forward twice. 0 begins with one part and takes more when
+            the GPU's memory runs out.
         precision: "32", "bf16" or "16" (mixed precision).
         seed: Decides weights, data order and augmentation.
         ema: Decay of the moving average of the weights, which is then what is evaluated and saved; 0 is off.
         channels_last: Memory format of images and convolutions; often faster.
         compile: Run the detector through ``torch.compile``.
-        evaluate_every: Epochs between evaluations; the last epoch always is.
+        evaluate_every: Epochs between evaluations; 0 evaluates ten times in a run. The last epoch always is evaluated,
+            and there is always an evaluation in the first fifth of a run.
         evaluate_batch: Images at a time in the evaluation, in each process. Images of a batch are padded to one size,
             which may change results a little: so this does not follow the number of processes.
         log_every: Steps between lines of ``metrics.jsonl``.
@@ -128,7 +134,10 @@ class TrainSettings:
     """
 
     epochs: int = 24
-    batch_size: int = 16
+    minutes: float = 0.0
+    patience: int = 0
+    init: str = ""
+    batch_size: int | Literal["auto"] = 16
     accumulate: int = 1
     precision: Literal["32", "bf16", "16"] = "32"
     seed: int = 0
@@ -146,10 +155,18 @@ class TrainSettings:
     threads: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(self, "train", epochs=1, accumulate=1, evaluate_every=1, evaluate_batch=1, log_every=1)
+        _at_least(self, "train", epochs=1, minutes=0, patience=0, accumulate=0, evaluate_every=0)
+        _at_least(self, "train", evaluate_batch=1, log_every=1)
         _at_least(self, "train", ema=0, checkpoint_minutes=0, checkpoint_steps=0, max_bad_steps=1, threads=0)
         if self.ema >= 1:
             raise ValueError(f"--train.ema is {self.ema:g}: it must be below 1")
+
+    @property
+    def images_per_step(self) -> int:
+        """The batch size as a number."""
+        if isinstance(self.batch_size, str):
+            raise ValueError("--train.batch_size auto: rankwise.config.choice.resolve sets the number before training")
+        return self.batch_size
 
 
 def _at_least(settings: Any, section: str, **least: int) -> None:

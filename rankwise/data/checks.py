@@ -101,6 +101,7 @@ def check(
             continue
         told = set(report.faults)  # a file that several splits share is as faulty in each
         report.faults.extend(fault for fault in reading.faults if fault not in told)
+        report.notes.extend(reading.clipped_note(split))
         report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
         report.splits.append(_describe(split, reading.records, reading.classes))
         classes[split], records[split] = reading.classes, reading.records

@@ -63,7 +63,7 @@ class CocoSource:
         classes, category_ids, labels = labels_of(names, file, collector.faults)
         images = self._images(content["images"], split, path, file, collector)
         _annotations(content["annotations"], images, labels, file, collector)
-        return Reading(collector.records(), classes, category_ids, collector.faults)
+        return Reading(collector.records(), classes, category_ids, collector.faults, collector.clipped)
 
     def _images(
         self, entries: list[Any], split: str, path: Path, file: str, collector: AnnotationCollector

@@ -16,6 +16,8 @@ from rankwise.images.reading import MAX_PIXELS, read_header
 
 #: Boxes that stick out of the image by less than this many pixels are clipped without a word: rounding.
 TOLERANCE = 1.0
+#: Boxes that stick out by at most this many pixels, or this share of the image's side, are clipped and counted.
+CLIPPED_PIXELS, CLIPPED_SHARE = 2.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,20 @@ class Reading:
         classes: Names of the classes.
         category_ids: The number of each class in the dataset's files.
         faults: What is wrong.
+        clipped: Boxes that stuck out of their image a little.
     """
 
     records: list[ImageRecord]
     classes: list[str]
     category_ids: list[int]
     faults: list[Fault]
+    clipped: int = 0
+
+    def clipped_note(self, split: str) -> list[str]:
+        """What to say of the clipped boxes; nothing if there are none."""
+        if not self.clipped:
+            return []
+        return [f"{split}: {self.clipped:,} boxes stuck out of their image by a few pixels and were clipped"]
 
 
 def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[list[str], list[int], dict[int, int]]:
@@ -87,6 +97,7 @@ class AnnotationCollector:
     box_word: str
     max_pixels: int = MAX_PIXELS
     faults: list[Fault] = field(default_factory=list)
+    clipped: int = 0
     _images: list[_Image] = field(default_factory=list)
     _boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
     _rest: list[tuple[int, int, int, bool, float]] = field(default_factory=list)  # image, number, label, crowd, area
@@ -193,9 +204,12 @@ class AnnotationCollector:
             empty = np.asarray(finite & ~np.all(sides > 0, axis=1))
             beyond = np.max(np.abs(boxes - clipped), axis=1, initial=0)
             seen = np.asarray(np.all(clipped[:, 2:] - clipped[:, :2] > 0, axis=1))
-            outside = finite & ~empty & ((beyond >= TOLERANCE) | ~seen)
+            allowed = np.maximum(CLIPPED_PIXELS, CLIPPED_SHARE * np.tile(sizes[owner], 2))
+            little = np.asarray(np.all(np.abs(boxes - clipped) <= allowed, axis=1))
+            outside = finite & ~empty & (~little | ~seen)
         for row in np.flatnonzero(~finite | empty | outside):
             self._box_fault(int(row), boxes[row], bool(finite[row]), bool(empty[row]), bool(seen[row]))
+        self.clipped = int((finite & ~empty & ~outside & (beyond >= TOLERANCE)).sum())
         good = np.flatnonzero(finite & ~empty & seen)
         good = good[np.argsort(owner[good], kind="stable")]
         ends = np.searchsorted(owner[good], np.arange(len(self._images) + 1))

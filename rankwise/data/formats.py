@@ -117,7 +117,8 @@ def open_dataset(
 
     Args:
         folder: The folder; its format is found out.
-        split: ``"train"``, ``"val"``, ``"test"`` or another name that the folder has.
+        split: ``"train"``, ``"val"``, ``"test"`` or another name that the folder has; ``"all"`` for all images of a
+            folder with one split.
         skip_bad: Leave faulty images and boxes out, and count them in ``notes``, instead of stopping at them.
         classes: The classes that the dataset must have, in the order of their labels: those of the training split when
             another one is opened.
@@ -130,8 +131,9 @@ def open_dataset(
         DataError: When there is no such split, or something is wrong with it.
     """
     source = find_source(folder, max_pixels)
-    name = resolve_split(split, source.splits)
-    keeps = val == "val" and not matching_splits(val, source.splits)
+    whole = split == "all" and len(source.splits) == 1  # nothing kept for validation
+    name = source.splits[0] if whole else resolve_split(split, source.splits)
+    keeps = not whole and val == "val" and not matching_splits(val, source.splits)
     held_out = keeps and split == "val"
     if held_out:
         name = resolve_split(train, source.splits)
@@ -144,12 +146,13 @@ def open_dataset(
     if reading.faults and not skip_bad:
         refuse(reading.faults, str(folder), name)
     notes = [left_out(reading.faults, name)] if reading.faults else []
+    notes += reading.clipped_note(name)
     records = reading.records
     if held_out or (keeps and matching_splits(train, source.splits) == [name]):
         training, validation = hold_out(records)
         notes.append(
             f"{folder} has no validation split: {len(validation):,} of its {len(records):,} images are kept for "
-            "validation, chosen by their names, the same ones each time"
+            "validation, chosen by their names, the same ones each time (--split all evaluates on all of them)"
         )
         records = validation if held_out else training
     if not records:

@@ -139,7 +139,9 @@ class VocSource:
             image = collector.add_image(number, found, voc_file.width, voc_file.height, file)
             if image is not None:
                 _add_objects(voc_file, image, first, labels, file, collector)
-        return Reading(collector.records(), classes, list(range(1, len(classes) + 1)), collector.faults)
+        return Reading(
+            collector.records(), classes, list(range(1, len(classes) + 1)), collector.faults, collector.clipped
+        )
 
     def _image_folder(self, paths: list[Path]) -> Path | None:
         """The folder in which most of the first images are, None if each is beside its XML file."""

@@ -76,7 +76,7 @@ class YoloSource:
             else:
                 self._read_labels(boxes, image, labels, collector)
         self._labels_without_image(used, collector)
-        return Reading(collector.records(), classes, category_ids, collector.faults)
+        return Reading(collector.records(), classes, category_ids, collector.faults, collector.clipped)
 
     def _image_paths(self, split: str, collector: AnnotationCollector) -> list[Path]:
         value = self._content[split]

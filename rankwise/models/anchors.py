@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankwise.errors import ModelError
 from rankwise.models.settings import AnchorSettings
 
 Sizes = Sequence[tuple[int, int]]
@@ -29,18 +30,21 @@ class AnchorGrid:
     level_sizes: tuple[int, ...]
 
 
-def cell_anchors(settings: AnchorSettings) -> Tensor:
-    """The anchors of one location of stride 1, xyxy around the origin, float64 [k, 4]: scale by scale."""
+def cell_anchors(settings: AnchorSettings, level: int = 0, stride: float = 1.0) -> Tensor:
+    """The anchors of one location of a level, xyxy around the origin, float64 [k, 4]: scale by scale, or as listed."""
+    if settings.levels:
+        half = torch.tensor(settings.levels[level], dtype=torch.float64) / 2
+        return torch.cat([-half, half], dim=1)
     scales = torch.tensor(settings.scales, dtype=torch.float64)[:, None]
     roots = torch.tensor(settings.ratios, dtype=torch.float64).sqrt()[None]
-    half = torch.stack([scales / roots, scales * roots], dim=-1).flatten(0, 1) * (settings.base / 2)
+    half = torch.stack([scales / roots, scales * roots], dim=-1).flatten(0, 1) * (settings.base / 2 * stride)
     return torch.cat([-half, half], dim=1)
 
 
 class Anchors:
     """Makes the anchors for feature maps of given sizes; asked again for the same sizes it returns the same tensors.
 
-    Location (i, j) of a level has its centre at ((j + 0.5) · stride, (i + 0.5) · stride).
+    Location (i, j) of a level has its centre at ((j + offset) · stride, (i + offset) · stride).
 
     Args:
         settings: Their shapes.
@@ -51,6 +55,8 @@ class Anchors:
     _REMEMBERED = 64
 
     def __init__(self, settings: AnchorSettings, strides: Sequence[int]) -> None:
+        if settings.levels and len(settings.levels) != len(strides):
+            raise ModelError(f"anchors.levels has {len(settings.levels)} levels, but the pyramid has {len(strides)}")
         self.settings = settings
         self.strides = tuple(strides)
         self._made: OrderedDict[tuple[tuple[tuple[int, int], ...], torch.device], AnchorGrid] = OrderedDict()
@@ -69,17 +75,18 @@ class Anchors:
 
     def make(self, sizes: Sizes, device: torch.device) -> AnchorGrid:
         """The same, always made anew."""
-        cell = cell_anchors(self.settings).to(device, torch.float32)
+        offset = self.settings.offset
         boxes, strides = [], []
-        for stride, (height, width) in zip(self.strides, sizes, strict=True):
-            ys = (torch.arange(height, device=device, dtype=torch.float32) + 0.5) * stride
-            xs = (torch.arange(width, device=device, dtype=torch.float32) + 0.5) * stride
+        for index, (stride, (height, width)) in enumerate(zip(self.strides, sizes, strict=True)):
+            cell = cell_anchors(self.settings, index, stride).to(device, torch.float32)
+            ys = (torch.arange(height, device=device, dtype=torch.float32) + offset) * stride
+            xs = (torch.arange(width, device=device, dtype=torch.float32) + offset) * stride
             grid_y, grid_x = torch.meshgrid(ys, xs, indexing="ij")
             centres = torch.stack([grid_x, grid_y, grid_x, grid_y], dim=-1).reshape(-1, 1, 4)
-            level = (centres + cell * stride).reshape(-1, 4)
+            level = (centres + cell).reshape(-1, 4)
             boxes.append(level)
             strides.append(torch.full_like(level[:, 0], stride))
-        level_sizes = tuple(height * width * len(cell) for height, width in sizes)
+        level_sizes = tuple(height * width * self.settings.per_location for height, width in sizes)
         return AnchorGrid(torch.cat(boxes), torch.cat(strides), level_sizes)
 
     def __deepcopy__(self, memo: dict) -> Anchors:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from rankwise.errors import ModelError
 from rankwise.models.deformable import make_deformable
+from rankwise.models.pretrained import locate
 from rankwise.models.settings import BackboneSettings
 
 log = logging.getLogger(__name__)
@@ -33,11 +34,19 @@ class Backbone(nn.Module):
     Attributes:
         channels: Channels of the features, finest first.
         strides: Strides of the features, finest first.
+        source: Where its weights are from; empty if they are random.
     """
 
     def __init__(self, settings: BackboneSettings) -> None:
         super().__init__()
-        net = _create(settings)
+        found = locate(settings.name) if settings.pretrained is True and timm.is_model(settings.name) else None
+        if found is not None and found.kind == "none":
+            raise ModelError(
+                f"backbone {settings.name} has no pretrained weights here: {found.why}. Give a file by "
+                "--model.backbone.pretrained FILE, or false to begin at random"
+            )
+        file = {"pretrained_cfg_overlay": {"file": found.file}} if found is not None and found.file else {}
+        net = _create(settings, **file)
         reductions = net.feature_info.reduction()
         missing = [stride for stride in settings.strides if stride not in reductions]
         if missing:
@@ -48,9 +57,11 @@ class Backbone(nn.Module):
         # Of several features with one stride the last knows most.
         chosen = [len(reductions) - 1 - reductions[::-1].index(stride) for stride in settings.strides]
         if chosen[-1] < len(reductions) - 1:  # leave out what nobody would read, or its weights would never be trained
-            net = _create(settings, out_indices=tuple(range(chosen[-1] + 1)))
+            net = _create(settings, out_indices=tuple(range(chosen[-1] + 1)), **file)
+        self.source = f"with ImageNet weights {found}" if found is not None else ""
         if isinstance(settings.pretrained, str):
             load_weights(net, Path(settings.pretrained), settings)
+            self.source = f"from {settings.pretrained}"
         make_deformable(net, settings.deformable_stages)
         self.net = net
         self.channels = tuple(net.feature_info.channels()[index] for index in chosen)
@@ -137,7 +148,7 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
     Raises:
         ModelError: If the file cannot be read or does not fit; it names some of what is missing or too much.
     """
-    found = _read_tensors(path)
+    found = read_tensors(path)
     if inside := {name: tensor for name, tensor in found.items() if name.startswith(_IN_DETECTOR)}:
         found = {name.removeprefix(_IN_DETECTOR): tensor for name, tensor in inside.items()}
     own = net.state_dict()
@@ -168,7 +179,7 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
     log.info("%s: %d tensors loaded into %s, %d not needed", path, len(own), settings.name, len(found) - len(own))
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise ModelError(f"{path}: there is no such file of backbone weights")
     if path.suffix == ".safetensors":

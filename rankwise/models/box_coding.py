@@ -78,6 +78,16 @@ class DistanceCoder(BoxCoder):
         return _boxes_from_distances(lengths, anchors, strides)
 
 
+class ReluDistanceCoder(DistanceCoder):
+    """The distances themselves, in strides; a code below 0 is a distance of 0 and has no gradient."""
+
+    def encode(self, boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
+        return distances(boxes, anchors, strides).clamp(min=0)
+
+    def decode(self, codes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
+        return _boxes_from_distances(_at_least_float32(codes).relu(), anchors, strides)
+
+
 class IntegralCoder(BoxCoder):
     """Each distance is the mean of a distribution over 0 to ``bins`` strides, coded by the logits of its bins.
 
@@ -105,7 +115,9 @@ def box_coder(settings: HeadSettings) -> BoxCoder:
     """The coder that the head's settings ask for."""
     if settings.bins:
         return IntegralCoder(settings.bins)
-    return DeltaCoder(settings.delta_std) if settings.coding == "delta" else DistanceCoder()
+    if settings.coding == "delta":
+        return DeltaCoder(settings.delta_std)
+    return DistanceCoder() if settings.coding == "ltrb" else ReluDistanceCoder()
 
 
 def _boxes_from_distances(lengths: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:

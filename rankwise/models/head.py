@@ -27,7 +27,7 @@ class Tower(nn.Module):
         inputs = [in_channels] + [settings.channels] * (settings.depth - 1)
         with_norm = settings.norm != "none"
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(inputs[index], settings.channels, 3, padding=1, bias=not with_norm)
+            nn.Conv2d(inputs[index], settings.channels, 3, padding=1, bias=settings.bias or not with_norm)
             for index in range(settings.depth)
         )
         own = levels if settings.norm == "bn" else 1
@@ -41,7 +41,7 @@ class Tower(nn.Module):
                 nn.init.normal_(convolution.weight, std=0.01)
             else:  # nothing restores the signal's size after a convolution, so it must keep it itself
                 nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
-                assert convolution.bias is not None
+            if convolution.bias is not None:
                 nn.init.zeros_(convolution.bias)
 
     def forward(self, features: Tensor, level: int) -> Tensor:

@@ -138,11 +138,13 @@ class HeadSettings:
         norm: Normalisation in the towers: none, gn (groups) or bn (batch, with own statistics for each level).
         prior: Probability that every sample has for every class before training.
         level_scale: Learn one factor a level for the box output, since levels see objects of different size.
-        coding: How a box is coded: delta (shift and log size against the anchor) or ltrb (distances from the anchor's
-            centre to the four sides, as the exponential of the output, in units of the stride).
+        coding: How a box is coded: delta (shift and log size against the anchor), ltrb (distances from the anchor's
+            centre to the four sides, as the exponential of the output, in units of the stride) or ltrb_relu (the same
+            distances as the output itself, at least 0, as in torchvision's FCOS).
         bins: Predict each of the four distances as a distribution over 0 to ``bins`` strides and take its mean,
             as Generalized Focal Loss does (16 there). 0 predicts the distance itself. Needs ltrb coding.
         delta_std: What delta codes are divided by: for the shift in x and y, for log width and log height.
+        bias: Give the towers' convolutions a bias although a normalisation follows, as torchvision's FCOS does.
     """
 
     channels: int = 256
@@ -150,9 +152,10 @@ class HeadSettings:
     norm: Literal["none", "gn", "bn"] = "gn"
     prior: float = 0.01
     level_scale: bool = True
-    coding: Literal["delta", "ltrb"] = "delta"
+    coding: Literal["delta", "ltrb", "ltrb_relu"] = "delta"
     bins: int = 0
     delta_std: tuple[float, float, float, float] = (0.1, 0.1, 0.2, 0.2)
+    bias: bool = False
 
     def __post_init__(self) -> None:
         _require(1 <= self.channels <= MOST, f"head.channels is {self.channels}: it must be 1 to {MOST}")
@@ -174,11 +177,15 @@ class AnchorSettings:
         base: Side of a square anchor of scale 1, in strides of its level.
         scales: Factors on that side.
         ratios: Heights over widths, at equal area.
+        levels: Width and height in pixels of each anchor of each level, instead of base, scales and ratios.
+        offset: Where in its cell a location is: 0.5 is the middle, 0 the upper left corner, as in torchvision.
     """
 
     base: float = 8.0
     scales: tuple[float, ...] = (1.0,)
     ratios: tuple[float, ...] = (1.0,)
+    levels: tuple[tuple[tuple[float, float], ...], ...] = ()
+    offset: float = 0.5
 
     def __post_init__(self) -> None:
         for name, values in (("base", (self.base,)), ("scales", self.scales), ("ratios", self.ratios)):
@@ -186,11 +193,17 @@ class AnchorSettings:
                 0 < len(values) <= 100 and all(value > 0 for value in values),
                 f"anchors.{name} is {shortened(getattr(self, name))}: give 1 to 100 numbers above 0",
             )
+        _require(
+            len({len(level) for level in self.levels}) <= 1
+            and all(side > 0 for level in self.levels for anchor in level for side in anchor),
+            f"anchors.levels is {self.levels}: give each level the same number of anchors, with sides above 0",
+        )
+        _require(0 <= self.offset <= 1, f"anchors.offset is {self.offset}: give 0 to 1")
 
     @property
     def per_location(self) -> int:
         """How many anchors each location has."""
-        return len(self.scales) * len(self.ratios)
+        return len(self.levels[0]) if self.levels else len(self.scales) * len(self.ratios)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class Plan:
         if budget != whole.train.epochs:
             flags += [f"--train.epochs={budget}"]
             share = budget / whole.train.epochs
-            if whole.schedule.decay == "step":
+            if whole.schedule.decay == "step" and max(whole.schedule.milestones, default=0) >= 1:  # epochs, not shares
                 flags += [f"--schedule.milestones={[round(at * share, 2) for at in whole.schedule.milestones]}"]
         return recipe, flags
 

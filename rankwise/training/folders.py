@@ -6,7 +6,11 @@ import errno
 import itertools
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from rankwise.errors import SettingsError
 from rankwise.files.names import shown
@@ -62,3 +66,50 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
         with explained(folder, "deleted"):
             shutil.rmtree(folder)
     return folder
+
+
+def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> None:
+    """Refuses what a run that is resumed could only ignore.
+
+    Args:
+        run: Its folder.
+        recipe: The recipe that was named, if one was.
+        words: The flags.
+
+    Raises:
+        SettingsError: If there is such a thing, or no run.
+    """
+    flags = {word.partition("=")[0] for word in words}
+    if not (Path(run) / "recipe.yaml").is_file():
+        raise SettingsError(f"--resume {run}: this is no run of rankwise train: it has no recipe.yaml")
+    for given, todo in (
+        (recipe, "a run is resumed by its own recipe; start a new run for another one"),
+        ("--config" in flags and "--config", "a run is resumed by its own recipe; start a new run for another one"),
+        ("--overwrite" in flags and "--overwrite", "it would delete the run; leave out one of the two"),
+        ("--init" in flags and "--init", "the run has its weights already; start a new run from others"),
+    ):
+        if given:
+            raise SettingsError(f"--resume {run} with {given}: {todo}")
+
+
+def changes(run: Path, recipe: str) -> dict[str, tuple[Any, Any]]:
+    """Which settings of a run's recipe another one changes: by flag, what they were and what they become.
+
+    Args:
+        run: The run's folder.
+        recipe: The new recipe, as YAML.
+    """
+    path = run / "recipe.yaml"
+    before = _flat(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    after = _flat(yaml.safe_load(recipe))
+    return {
+        name: (before.get(name), after.get(name))
+        for name in {**before, **after}
+        if before and before.get(name) != after.get(name)
+    }
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}.{name}".lstrip(".")).items()}

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -29,10 +28,11 @@ from rankwise.distributed import (
     broadcast_buffers,
 )
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
-from rankwise.files.parsing import set_aside
-from rankwise.files.writing import make_folder, remove_parts, write_text
+from rankwise.evaluation.tabulate import shown
+from rankwise.files.writing import make_folder, write_text
 from rankwise.models import Detector
-from rankwise.training.checkpoint import LAST, load_checkpoint, save_checkpoint
+from rankwise.models.init import initialised
+from rankwise.training.checkpoint import LAST, save_checkpoint
 from rankwise.training.diagnostics import (
     Symptoms,
     TrainingStopped,
@@ -44,32 +44,18 @@ from rankwise.training.diagnostics import (
     symptoms_of_losses,
     symptoms_of_predictions,
 )
+from rankwise.training.folders import changes
 from rankwise.training.lock import lock_run
-from rankwise.training.processes import launch
-from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
+from rankwise.training.parts import Parts
+from rankwise.training.plan import Clock, Plan, fit_to_budget
+from rankwise.training.processes import Decision, launch
+from rankwise.training.schedule import build_optimizer, head_lr, lr_factor, set_lr, unreached
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
-from rankwise.training.state import Progress, RunState, fixed_settings, without_pretrained
-from rankwise.training.step import Buffers, PlainForward, finite, whole_batch_backward
+from rankwise.training.start import announcement
+from rankwise.training.state import Progress, RunState, fixed_settings, read_checkpoint, without_pretrained
+from rankwise.training.step import Buffers, PlainForward, finite
 from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
-
-
-class Decision(NamedTuple):
-    """What all processes decide in the middle of a step: each holds if it holds for any of them.
-
-    Attributes:
-        stop: A signal has come: stop after this step.
-        failed: There is no batch: stop before this step.
-        bad: Predictions are not finite: skip this step.
-        faults: Images of the batch could not be read.
-        save: A checkpoint is due after this step.
-    """
-
-    stop: bool
-    failed: bool
-    bad: bool
-    faults: bool
-    save: bool
 
 
 def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint: str = LAST) -> None:
@@ -123,16 +109,17 @@ class Run:
     ) -> None:
         settings = recipe.train
         self.recipe, self.folder, self.fabric, self.val_set = recipe, folder, fabric, val_set
-        saved = self.read_checkpoint(checkpoint) if resume else None
+        saved = read_checkpoint(folder, checkpoint, fabric) if resume else None
         with all_raise():
             torch.manual_seed(settings.seed)
             self.detector = Detector(without_pretrained(recipe.model) if saved else recipe.model, train_set.classes)
+            self.weights = initialised(self.detector, recipe.train.init) if not saved else "those of last.ckpt"
             if settings.channels_last:
                 self.detector = self.detector.to(memory_format=torch.channels_last)
             self.criterion = Criterion(recipe.loss, recipe.assign, recipe.box).to(fabric.device)
             self.loader = build_loader(
                 train_set,
-                batch_size=settings.batch_size,
+                batch_size=settings.images_per_step,
                 shuffle=True,
                 seed=settings.seed,
                 workers=recipe.data.workers,
@@ -155,22 +142,27 @@ class Run:
         self.state = RunState(
             self.detector, self.criterion, self.optimizer, self.ema, fabric.strategy.precision, fixed, self.progress
         )
-        self.steps_per_epoch = len(self.loader)
-        self._last_save = time.monotonic()
+        self._last_save, self._save_seconds = time.monotonic(), 0.0
         self._known_faults: set[str] = set()
         with all_raise():
             if saved:
                 self.state.load_state_dict(saved)
             if fabric.is_global_zero:
                 make_folder(folder)
+                changed = changes(folder, recipe.text) if saved else {}
                 write_text(folder / "recipe.yaml", recipe.text)
             at = self.progress
-            self.tracker = Tracker(
-                folder, fabric, settings.epochs, self.steps_per_epoch, settings.log_every, at.step, at.epoch
-            )
+            self.plan = Plan.of(settings, len(self.loader), at)
+            # Without gradients, an image takes about a third of what it takes in training.
+            self.clock = Clock(len(val_set) / settings.images_per_step / 3, at.seconds)
+            self.tracker = Tracker(folder, fabric, self.plan, self.clock, settings.log_every, at.step, at.evaluated)
+        self.parts = Parts(settings.accumulate, fabric.world_size, self.undo, self.tracker.say)
         if resume:
             start = f"going on after step {at.step}" if saved else "there is no checkpoint yet: from the start"
-            self.tracker.say("all epochs are done" if at.epoch >= settings.epochs else start)
+            self.tracker.say("all epochs are done" if self.is_done() else start)
+            if saved and fabric.is_global_zero and changed:
+                self.tracker.say("with other settings: " + ", ".join(f"{k} {a} → {b}" for k, (a, b) in changed.items()))
+                self.tracker.write({"kind": "changed", "step": at.step, "epoch": at.epoch, "settings": changed})
 
     @property
     def evaluated(self) -> Detector:
@@ -179,43 +171,67 @@ class Run:
 
     def fit(self) -> None:
         """Trains to the end, evaluating and saving as the recipe says."""
-        settings, at = self.recipe.train, self.progress
+        at = self.progress
         self.tracker.ap = at.best_ap if at.best_ap >= 0 else None
-        for note in (*self.loader.dataset.notes, *self.val_set.notes):
-            self.tracker.say(note)
+        data = self.loader.dataset, self.val_set
+        lines = announcement(self.recipe, self.folder, self.fabric.device, *data, self.weights)
+        for line in dict.fromkeys([*lines, *data[0].notes, *data[1].notes]):
+            self.tracker.say(line)
+        if warning := unreached(self.recipe.schedule, self.plan.steps_per_epoch, self.plan.steps):
+            self.tracker.say(warning)
         children = getattr(self.fabric.strategy.launcher, "procs", [])
         try:
             with stop_signals(children) as stop, self.tracker.display(at.step):
-                while at.epoch < settings.epochs:
+                while not self.is_done():
                     self.train_epoch(stop)
-                    if (at.epoch + 1) % settings.evaluate_every == 0 or at.epoch + 1 == settings.epochs:
-                        self.save()  # a kill during the evaluation costs no training
-                        self.evaluate(stop)
-                    at.epoch, at.batch = at.epoch + 1, 0
-                    self.save()
+                    if at.batch == self.plan.steps_per_epoch:
+                        at.epoch, at.batch = at.epoch + 1, 0
+                    # An epoch of a few images is over sooner than a checkpoint is written.
+                    due = self.fabric.is_global_zero and time.monotonic() - self._last_save > 20 * self._save_seconds
+                    if self.is_done() or all_reduce_any(due)[0]:
+                        self.save()
             self.tracker.summarise(self.watch, at.skipped, at.faults)
         finally:
             self.tracker.close()
 
+    def is_done(self) -> bool:
+        """Whether the run has had its steps and its last evaluation, or no better AP for too long."""
+        at, patience = self.progress, self.recipe.train.patience
+        out_of_patience = bool(patience) and at.stale >= patience
+        return out_of_patience or (at.step >= self.plan.steps and at.evaluated >= at.step)
+
     def train_epoch(self, stop: StopFlag) -> None:
-        """The steps of an epoch that are left."""
-        settings, at, watch = self.recipe.train, self.progress, self.watch
+        """The steps of an epoch that are left, with the evaluations among them."""
+        settings, at, watch, plan = self.recipe.train, self.progress, self.watch, self.plan
+        self.evaluate_if_due(stop)  # where the run was stopped during an evaluation
         self.detector.train()
         batches = self.loader.epoch(at.epoch, start=at.batch)
-        while at.batch < self.steps_per_epoch:
+        while at.batch < plan.steps_per_epoch and at.step < plan.steps and not self.is_done():
             watch.start_step((at.step + 1) % settings.log_every == 0)
             with watch.part("wait"):
                 batch = self.fetch(batches)
-            lr = set_lr(self.optimizer, lr_factor(at.step, self.recipe.schedule, self.steps_per_epoch, settings.epochs))
+            set_lr(self.optimizer, lr_factor(at.step, self.recipe.schedule, plan.steps_per_epoch, plan.steps))
             values, decision = self.train_step(batch, stop)
             at.step, at.batch = at.step + 1, at.batch + 1
-            images = min(settings.batch_size, len(self.loader.dataset) - (at.batch - 1) * settings.batch_size)
+            self.clock.step()
+            fit_to_budget(plan, self.clock, at, settings.minutes, self.fabric.broadcast)
+            images = min(settings.images_per_step, len(self.loader.dataset) - (at.batch - 1) * settings.images_per_step)
             if self.tracker.step(at.step, at.epoch, values, images):
-                self.tracker.log(at.step, at.epoch, lr, {"skipped": at.skipped, "seconds": watch.seconds()})
+                extra = {"skipped": at.skipped, "seconds": watch.seconds()}
+                self.tracker.log(at.step, at.epoch, head_lr(self.optimizer), extra)
             if decision.save or decision.stop:
                 self.save()
             if decision.stop:
                 raise Interrupted(stop.number or signal.SIGTERM)
+            self.evaluate_if_due(stop)
+
+    def evaluate_if_due(self, stop: StopFlag) -> None:
+        """Evaluates after the steps that the plan says, and saves before: a kill then costs no training."""
+        at = self.progress
+        if at.evaluated < at.step and self.plan.is_due(at.step):
+            self.save()
+            self.evaluate(stop)
+            at.evaluated = at.step
 
     def fetch(self, batches: Iterator[Batch]) -> Batch | Exception:
         """The next batch, or why there is none: the other processes must hear of it before this one stops."""
@@ -246,9 +262,7 @@ class Run:
                 symptoms = symptoms_of_predictions(predictions, batch)
             return not decision.bad and not decision.failed
 
-        losses = whole_batch_backward(
-            self.fabric, self.model, self.criterion, batch, self.recipe.train.accumulate, self.watch, go_on
-        )
+        losses = self.parts.backward(self.fabric, self.model, self.criterion, batch, self.watch, go_on)
         if decision.failed:
             self.buffers.put_back()
             self.save()
@@ -291,8 +305,7 @@ class Run:
             normal: Whether this happens now and then in a good run, too.
         """
         at = self.progress
-        self.optimizer.zero_grad(set_to_none=True)
-        self.buffers.put_back()
+        self.undo()
         at.skipped, at.bad_in_a_row = at.skipped + 1, at.bad_in_a_row + (not normal)
         everyone = joined(all_gather_objects(symptoms))
         wrong, images = ", ".join(everyone.wrong), list(everyone.images)
@@ -301,9 +314,14 @@ class Run:
         if at.bad_in_a_row >= self.recipe.train.max_bad_steps:
             if not self.fabric.is_global_zero:
                 raise StoppedElsewhere
-            lr = self.optimizer.param_groups[0]["lr"]
+            lr = head_lr(self.optimizer)
             precision = self.recipe.train.precision
             raise TrainingStopped(diagnosis(everyone, at.bad_in_a_row, lr, precision, self.detector, self.folder))
+
+    def undo(self) -> None:
+        """Forgets gradients and statistics of a step that is not taken."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.buffers.put_back()
 
     def lower_scale(self, terms: dict[str, Tensor]) -> bool:
         """With 16-bit floats: lowers the factor on the loss; True if it was the factor that was too high."""
@@ -345,6 +363,8 @@ class Run:
             raise Interrupted(stop.number or signal.SIGTERM)
         for name, why in faults.items():
             self.say_fault(name, why)
+        self.clock.evaluation(time.monotonic() - start)
+        best = False
         with all_raise():
             if result is not None:  # on rank 0
                 ap = -1.0 if result.ap is None else result.ap
@@ -354,37 +374,27 @@ class Run:
                 # Validation images without objects give no AP: then the latest detector is as good as any.
                 best = ap > at.best_ap or result.ap is None
                 self.tracker.say(
-                    f"epoch {at.epoch + 1}: AP {_shown(result.ap)}  AP50 {_shown(result.ap50)}  "
-                    f"AP75 {_shown(result.ap75)}{'  (best so far)' if best else ''}"
+                    f"epoch {at.epoch + 1}: AP {shown(result.ap)}  AP50 {shown(result.ap50)}  "
+                    f"AP75 {shown(result.ap75)}{'  (best so far)' if best else ''}"
                 )
                 if best:
                     at.best_ap = ap
                     self.evaluated.save(self.folder / "best.safetensors")
                 self.tracker.ap = result.ap
+        at.stale = 0 if all_reduce_any(best)[0] else at.stale + 1
+        if self.is_done() and at.step < self.plan.steps:
+            self.tracker.say(f"{at.stale} evaluations without a better AP (--train.patience): the run ends here")
 
     def save(self) -> None:
         """Writes the whole state of the run to ``last.ckpt``."""
-        self._last_save = time.monotonic()
+        start = time.monotonic()
+        if self.recipe.train.minutes:  # else a checkpoint depends on nothing but the training
+            self.progress.seconds = self.clock.spent
         with all_raise():
             if self.fabric.is_global_zero:
                 if broken := broken_weight(self.detector):  # the checkpoint before is worth more
-                    lr, precision = self.optimizer.param_groups[0]["lr"], self.recipe.train.precision
+                    lr, precision = head_lr(self.optimizer), self.recipe.train.precision
                     raise TrainingStopped(broken_weight_message(broken, lr, precision, self.folder))
                 save_checkpoint(self.folder / LAST, self.state.state_dict())
-
-    def read_checkpoint(self, name: str) -> dict[str, Any] | None:
-        """What a checkpoint holds, on all processes; None if the run was stopped before there was one."""
-        state, last = None, self.folder / LAST
-        with all_raise():
-            if self.fabric.is_global_zero:
-                remove_parts(self.folder)
-                # A best detector without a checkpoint is no young run: the checkpoint was taken away.
-                if name != LAST or last.exists() or (self.folder / "best.safetensors").exists():
-                    state = load_checkpoint(self.folder / name)
-                if name != LAST and last.exists():
-                    set_aside(last)  # or the next checkpoint would put it in the place of the good one
-        return self.fabric.broadcast(state)  # other machines need not see the folder
-
-
-def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+        self._last_save = time.monotonic()
+        self._save_seconds = self._last_save - start

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from typing import NamedTuple
 
 import torch
 from lightning_fabric import Fabric
@@ -24,6 +25,25 @@ from rankwise.errors import SettingsError
 # a process that fails before its forward then leaves no other waiting in it. Newer versions of torch call it so:
 _NEW_NAME = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _DDP = {"forward_sync_buffers" if _NEW_NAME else "broadcast_buffers": False}
+
+
+class Decision(NamedTuple):
+    """What all processes decide in the middle of a step: each holds if it holds for any of them.
+
+    Attributes:
+        stop: A signal has come: stop after this step.
+        failed: There is no batch: stop before this step.
+        bad: Predictions are not finite: skip this step.
+        faults: Images of the batch could not be read.
+        save: A checkpoint is due after this step.
+    """
+
+    stop: bool
+    failed: bool
+    bad: bool
+    faults: bool
+    save: bool
+
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
@@ -65,7 +85,7 @@ def build_fabric(settings: TrainSettings) -> Fabric:
     nodes = int(os.environ.get("WORLD_SIZE", local)) // local if "LOCAL_WORLD_SIZE" in os.environ else 1
     if not on_cpu and torch.cuda.is_available() and local > torch.cuda.device_count():
         raise SettingsError(f"--devices {local}: this machine has {torch.cuda.device_count()} GPUs")
-    share_of_batch(settings.batch_size, local * nodes)
+    share_of_batch(settings.images_per_step, local * nodes)
     strategy = DDPStrategy(**_DDP) if local * nodes > 1 else "auto"  # type: ignore[arg-type]
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would tell its rank
     return Fabric(

@@ -26,6 +26,7 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool 
     params = [
         {
             "params": weights,
+            "name": "backbone" if backbone else "head",
             "lr": settings.lr * (settings.backbone_lr if backbone else 1.0),
             "weight_decay": settings.weight_decay if decays else 0.0,
         }
@@ -39,31 +40,52 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool 
     return torch.optim.AdamW(params, lr=settings.lr, betas=(settings.momentum, 0.999), fused=fused)
 
 
-def lr_factor(step: int, settings: ScheduleSettings, steps_per_epoch: int, epochs: int) -> float:
+#: Warm-up takes at most this share of a run: a short one would be over before it had its full learning rate.
+WARMUP_SHARE = 0.1
+
+
+def lr_factor(step: int, settings: ScheduleSettings, steps_per_epoch: int, steps: int) -> float:
     """The share of the full learning rate at a step, counted from 0.
 
     Args:
         step: Steps taken so far.
         settings: The schedule.
         steps_per_epoch: Steps in an epoch.
-        epochs: Length of the whole training.
+        steps: Length of the whole training.
     """
-    warmup = 1.0
-    if step < settings.warmup_steps:
-        warmup = settings.warmup_start + (1 - settings.warmup_start) * step / settings.warmup_steps
+    warmup, warmup_steps = 1.0, min(settings.warmup_steps, int(WARMUP_SHARE * steps))
+    if step < warmup_steps:
+        warmup = settings.warmup_start + (1 - settings.warmup_start) * step / warmup_steps
+    done = step / max(1, steps)
     if settings.decay == "step":
-        return warmup * 0.1 ** bisect_right(settings.milestones, step / steps_per_epoch)
+        shares = all(milestone < 1 for milestone in settings.milestones)
+        return warmup * 0.1 ** bisect_right(settings.milestones, done if shares else step / steps_per_epoch)
     if settings.decay == "cosine":
-        done = step / max(1, steps_per_epoch * epochs)
         return warmup * (settings.final + (1 - settings.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
     return warmup
 
 
-def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Sets every parameter group to its share of its full learning rate; returns the first group's.
+def unreached(settings: ScheduleSettings, steps_per_epoch: int, steps: int) -> str | None:
+    """What to say of milestones that lie beyond the end of the run; None if all is well."""
+    epochs = steps / steps_per_epoch
+    if settings.decay != "step" or not any(milestone >= max(1, epochs) for milestone in settings.milestones):
+        return None
+    return (
+        f"schedule.milestones {list(settings.milestones)} are epochs, and the run has {epochs:.3g}: the learning rate "
+        'does not fall at those beyond its end. Shares of the run fit any length: --schedule.milestones "[0.75, 0.9]"'
+    )
+
+
+def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Sets every parameter group to its share of its full learning rate.
 
     There is no scheduler object whose state a resumed run would have to restore: the rate follows from the step.
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-    return float(optimizer.param_groups[0]["lr"])
+
+
+def head_lr(optimizer: torch.optim.Optimizer) -> float:
+    """The learning rate of the head, the one that a recipe names; a backbone has its own factor on it."""
+    groups = optimizer.param_groups
+    return float(next((group for group in groups if group.get("name") != "backbone"), groups[0])["lr"])

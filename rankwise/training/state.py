@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
 from lightning_fabric.plugins import Precision
 from timm.utils.model_ema import ModelEmaV3
 
 from rankwise.config.recipe import Recipe
 from rankwise.criterion import Criterion
+from rankwise.distributed import all_raise
 from rankwise.errors import SettingsError
+from rankwise.files.parsing import set_aside
+from rankwise.files.writing import remove_parts
 from rankwise.models import Detector, DetectorSettings
+from rankwise.training.checkpoint import LAST, load_checkpoint
 
 
 @dataclass
@@ -29,6 +35,10 @@ class Progress:
         skipped: Steps that were not taken because the loss or a gradient was not finite.
         bad_in_a_row: How many of these came last, one after the other.
         faults: How often an image could not be read and was left out.
+        evaluated: The step after which the detector was last evaluated.
+        stale: Evaluations since the best one.
+        seconds: How long a run with a time budget has taken.
+        steps: How long the budget lets it be; 0 without one.
     """
 
     epoch: int = 0
@@ -38,6 +48,10 @@ class Progress:
     skipped: int = 0
     bad_in_a_row: int = 0
     faults: int = 0
+    evaluated: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    steps: int = 0
 
 
 @dataclass
@@ -66,6 +80,7 @@ class RunState:
         """All of it as tensors and plain values. Random numbers need none: they follow from seed, step and image."""
         return {
             "progress": asdict(self.progress),
+            "settings": self.detector.settings.to_dict(),
             "detector": self.detector.state_dict(),
             "criterion": self.criterion.state_dict(),
             "optimizer": {"state": self.optimizer.state_dict()["state"], "weights": self._weights()},
@@ -103,6 +118,26 @@ class RunState:
     def _weights(self) -> list[list[int]]:
         """The numbers of the weights in each of the optimiser's groups."""
         return [group["params"] for group in self.optimizer.state_dict()["param_groups"]]
+
+
+def read_checkpoint(folder: Path, name: str, fabric: Fabric) -> dict[str, Any] | None:
+    """What a checkpoint of a run holds, on all processes; None if the run was stopped before there was one.
+
+    Args:
+        folder: The run's.
+        name: Name of the checkpoint's file.
+        fabric: The processes.
+    """
+    state, last = None, folder / LAST
+    with all_raise():
+        if fabric.is_global_zero:
+            remove_parts(folder)
+            # A best detector without a checkpoint is no young run: the checkpoint was taken away.
+            if name != LAST or last.exists() or (folder / "best.safetensors").exists():
+                state = load_checkpoint(folder / name)
+            if name != LAST and last.exists():
+                set_aside(last)  # or the next checkpoint would put it in the place of the good one
+    return fabric.broadcast(state)  # other machines need not see the folder
 
 
 def fixed_settings(recipe: Recipe, classes: list[str], images: int) -> dict[str, Any]:

@@ -20,8 +20,12 @@ from torch import Tensor
 from rankwise.files.names import shown_lines
 from rankwise.files.parsing import parse_json
 from rankwise.files.writing import not_written, write_text
+from rankwise.training.plan import Clock, Plan, shown
 
 PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
+
+#: Columns of a line of the log, and of the text beside a bar of at least ten.
+LINE, BAR_TEXT = 80, 69
 
 #: Steps that a stopwatch forgets again.
 WARM_UP = 10
@@ -87,32 +91,34 @@ class Tracker:
     Args:
         folder: The run's folder.
         fabric: The processes.
-        epochs: Length of the training.
-        steps_per_epoch: Steps in an epoch.
+        plan: Length of the training.
+        clock: How long it takes.
         log_every: Steps between lines of the log.
         step: Steps already taken. Lines about later ones, of a try that was killed, are dropped from the log.
-        epoch: Epochs already done, with their evaluation.
+        evaluated: The step of the last evaluation that is done.
     """
 
     def __init__(
         self,
         folder: Path,
         fabric: Fabric,
-        epochs: int,
-        steps_per_epoch: int,
+        plan: Plan,
+        clock: Clock,
         log_every: int,
         step: int = 0,
-        epoch: int = 0,
+        evaluated: int = 0,
     ) -> None:
         self.active = fabric.is_global_zero
         self.console = Console(quiet=not self.active, highlight=False)
         self.folder = folder
         self.fabric = fabric
-        self.epochs, self.steps_per_epoch, self.log_every = epochs, steps_per_epoch, log_every
+        self.plan, self.clock, self.log_every = plan, clock, log_every
         self.ap: float | None = None
         self._sums: dict[str, Tensor] = {}
+        self._shown: dict[str, float | None] = {"ranking": None, "box": None}
+        self._extras: list[str] = []
         self._steps = self._images = 0
-        self._since = self._started = time.perf_counter()
+        self._since = time.perf_counter()
         self._first_step = step
         self._file = None
         self._board = None
@@ -121,7 +127,7 @@ class Tracker:
         if not self.active:
             return
         path = folder / "metrics.jsonl"
-        write_text(path, "".join(_lines_before(path, step, epoch)))
+        write_text(path, "".join(_lines_before(path, step, evaluated)))
         self._file = path.open("a", encoding="utf-8")
         if find_spec("tensorboard"):
             from torch.utils.tensorboard.writer import SummaryWriter
@@ -134,17 +140,11 @@ class Tracker:
         if not (self.active and self.console.is_terminal):
             yield
             return
-        columns = (
-            TextColumn("[bold]epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total} steps · {task.fields[left]} left · {task.fields[text]}"),
-        )
-        with Progress(*columns, console=self.console, refresh_per_second=4) as progress:
+        # The bar takes what the text leaves of the line.
+        columns = (BarColumn(bar_width=None), TextColumn("{task.fields[text]}", markup=False))
+        with Progress(*columns, console=self.console, refresh_per_second=4, expand=True) as progress:
             self._progress = progress
-            total = self.epochs * self.steps_per_epoch
-            self._task = progress.add_task(
-                "train", total=total, completed=step, epoch=1, epochs=self.epochs, text="", left="?"
-            )
+            self._task = progress.add_task("train", total=self.plan.steps, completed=step, text="")
             try:
                 yield
             finally:
@@ -160,8 +160,10 @@ class Tracker:
         self._steps += bool(values)  # a step that was skipped has none
         self._images += images
         if self._progress and self._task is not None:
-            self._progress.update(self._task, completed=step, epoch=epoch + 1, left=self._left(step))
-        return step % self.log_every == 0 or step % self.steps_per_epoch == 0 or step == self._first_step + 1
+            text = self._line(step, epoch, BAR_TEXT)
+            self._progress.update(self._task, completed=step, total=self.plan.steps, text=text)
+        due = step % self.log_every == 0 or step == self._first_step + 1
+        return due or step % self.plan.steps_per_epoch == 0 or step == self.plan.steps
 
     def log(self, step: int, epoch: int, lr: float, extra: dict[str, Any]) -> None:
         """Writes a line with the means since the last one, over all processes: every one of them must call it."""
@@ -180,21 +182,26 @@ class Tracker:
                 **extra,
             }
         )
-        text = "  ".join(f"{name} {means[name]:.3f}" for name in ("ranking", "box") if means.get(name) is not None)
-        text += f"  positives {means.get('positives') or 0:.0f}"
+        self._shown = {name: means.get(name) for name in ("ranking", "box")}
+        self._extras = [f"{speed:.1f} img/s", f"positives {means.get('positives') or 0:.0f}"]
         if (unmatched := means.get("unmatched") or 0) >= 0.05:  # objects that had none
-            text += f"  unmatched {unmatched:.1f}"
-        text += f"  {speed:.1f} images/s"
-        if self.ap is not None:
-            text += f"  AP {self.ap:.1f}"
-        if self._progress and self._task is not None:
-            self._progress.update(self._task, text=text)
-        else:
-            self.console.print(
-                f"epoch {epoch + 1}/{self.epochs}  step {step}/{self.epochs * self.steps_per_epoch}  "
-                f"{self._left(step)} left  {text}",
-                soft_wrap=True,
-            )
+            self._extras.insert(0, f"unmatched {unmatched:.1f}")
+        if not self._progress:
+            self.console.print(self._line(step, epoch, LINE), soft_wrap=True, markup=False)
+
+    def _line(self, step: int, epoch: int, width: int) -> str:
+        """Epoch, time left, losses and AP, and as much of the rest as fits."""
+        losses = [f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in self._shown.items()]
+        parts = [
+            f"epoch {epoch + 1}/{self.plan.epochs}",
+            f"{shown(self.clock.left(self.plan, step))} left",
+            *losses,
+            f"AP {'–' if self.ap is None else f'{self.ap:.1f}'}",
+        ]
+        for extra in self._extras:
+            if sum(map(len, parts)) + 2 * len(parts) + len(extra) <= width:
+                parts.append(extra)
+        return "  ".join(parts)
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends a line to metrics.jsonl, and its numbers to TensorBoard."""
@@ -245,31 +252,22 @@ class Tracker:
         )
         return {name: _plain(total / counts.get(name, self._steps * world)) for name, total in totals.items()}
 
-    def _left(self, step: int) -> str:
-        done = step - self._first_step
-        if done < 1:
-            return "?"
-        seconds = (time.perf_counter() - self._started) / done * (self.epochs * self.steps_per_epoch - step)
-        minutes, seconds = divmod(round(seconds), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02}:{seconds:02}"
-
 
 def _plain(value: float) -> float | None:
     """JSON has no NaN."""
     return round(value, 6) if math.isfinite(value) else None
 
 
-def _lines_before(path: Path, step: int, epoch: int) -> list[str]:
-    """The lines of an earlier log that a run resumed after this step and these epochs keeps."""
+def _lines_before(path: Path, step: int, evaluated: int) -> list[str]:
+    """The lines of an earlier log that a run keeps when it is resumed after this step and this evaluation."""
     if not step or not path.exists():
         return []
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
             content = parse_json(line)
-            # An epoch that is not done is evaluated again.
-            repeated = content["kind"] == "eval" and content["epoch"] >= epoch
+            # An evaluation that was not saved is made again.
+            repeated = content["kind"] == "eval" and content["step"] > evaluated
             if content["step"] <= step and not repeated and line.endswith("\n"):
                 kept.append(line)
         except (ValueError, KeyError, TypeError):

@@ -18,8 +18,10 @@ from doc_blocks import ROOT
 import rankwise.assign
 import rankwise.losses
 from rankwise import cli
+from rankwise.config.choice import Choice
 from rankwise.config.recipe import SHORT_FLAGS, built_in_recipes
 from rankwise.data import CheckReport
+from rankwise.models import DetectorSettings, weights
 
 #: Where each verb hands over what it has parsed.
 WORK = [
@@ -174,6 +176,9 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _without_work() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch("rankwise.data.check", CheckReport))
+        stack.enter_context(mock.patch("rankwise.config.choice.choose", return_value=Choice("own_data", [], [])))
+        trained = weights.Content({}, DetectorSettings(), [], None)
+        stack.enter_context(mock.patch("rankwise.config.choice.read_detector", return_value=trained))
         for name in WORK:
             stack.enter_context(mock.patch(name, _nothing))
         yield

@@ -17,6 +17,7 @@ from torch import nn
 
 from rankwise.models.backbone import Backbone
 from rankwise.models.deformable import DeformableConv2d
+from rankwise.models.pretrained import Weights
 from rankwise.models.settings import BackboneSettings, ModelError
 
 IMAGES = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
@@ -231,6 +232,7 @@ def test_weights_that_cannot_be_fetched_are_answered_by_how_to_give_a_file(monke
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr("rankwise.models.backbone.locate", lambda name: Weights("hub"))
     with pytest.raises(ModelError, match=r"no route to host.*offline.*--model.backbone.pretrained FILE, or false"):
         Backbone(replace(SLIM, pretrained=True))
 

@@ -113,7 +113,7 @@ def test_eight_images_are_learnt_by_heart(tmp_path):
         (["train", "--batch_size=0", "--run", "RUN"], "batch of 0 images"),
         (["train", "--loss.max_negatives=0", "--run", "RUN"], "max_negatives must be at least 1"),
         (["train", "--assign.k=0", "--run", "RUN"], "k must be at least 1"),
-        (["train", "--train.evaluate_every=0", "--run", "RUN"], "--train.evaluate_every is 0: it must be at least 1"),
+        (["train", "--train.log_every=0", "--run", "RUN"], "--train.log_every is 0: it must be at least 1"),
         (["train", "--lr=-1", "--run", "RUN"], "--optimizer.lr is -1: it must be at least 0"),
         (["train", "--epochs=0", "--run", "RUN"], "--train.epochs is 0: it must be at least 1"),
         (["train", "--data.workers=-1", "--run", "RUN"], "--data.workers is -1: it must be at least 0"),

@@ -1,0 +1,231 @@
+"""What `rankwise train --data DIR` trains: chosen by device, reachable weights and dataset, said, and open to flags."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from rankwise.config.datasets import open_split
+from rankwise.config.recipe import Recipe, config_files, expand, value_of
+from rankwise.config.settings import DataSettings
+from rankwise.data import DetectionDataset
+from rankwise.models.init import read_detector
+from rankwise.models.pretrained import locate
+
+#: In the environment of the processes that a run starts: what it has chosen.
+_SHARED = "RANKWISE_CHOICE"
+#: Steps that a run of the chosen recipe has at least; from random weights more than from trained ones.
+CPU_STEPS, CPU_SCRATCH_STEPS, GPU_STEPS = 1500, 2400, 6000
+MOST_EPOCHS = 300
+#: Short sides of images on a CPU: the usual one, and the most that small objects are given.
+CPU_SIDE, CPU_MOST = 320, 480
+#: Half of the objects should be at least this large for the detector, in pixels.
+LARGE_ENOUGH = 32
+#: A trained detector is adapted with this share of the learning rate for a new one.
+FINE_TUNING = 0.3
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a choice depends on in a dataset.
+
+    Attributes:
+        images: Number of training images.
+        short: Median of their shorter sides.
+        long: Median of their longer sides.
+        box: Median size of the boxes, square root of the area in pixels; 0 without boxes.
+    """
+
+    images: int
+    short: int
+    long: int
+    box: float
+
+    @classmethod
+    def of(cls, dataset: DetectionDataset) -> Facts:
+        """The facts of a dataset."""
+        sides = np.array([sorted((record.width, record.height)) for record in dataset.records])
+        boxes = np.concatenate([record.boxes[~record.iscrowd] for record in dataset.records])
+        sizes = np.sqrt((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
+        short, long = np.median(sides, axis=0).astype(int).tolist()
+        return cls(len(dataset), short, long, float(np.median(sizes)) if len(sizes) else 0.0)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A recipe for a machine and a dataset.
+
+    Attributes:
+        recipe: Its name.
+        flags: What of it is set for the dataset; flags of the command line come after them and win.
+        lines: What was chosen, why, and how to choose otherwise.
+    """
+
+    recipe: str
+    flags: list[str]
+    lines: list[str]
+
+
+def choose(words: Sequence[str]) -> Choice:
+    """Picks a recipe for a dataset.
+
+    Args:
+        words: The command line with short flags written out, among them ``--data.path``.
+
+    Raises:
+        DataError: If there is something wrong with the dataset.
+    """
+    words = list(words)
+    data = DataSettings(
+        path=value_of(words, "--data.path") or "shapes",
+        train=value_of(words, "--data.train") or "train",
+        val=value_of(words, "--data.val") or "val",
+        skip_bad=(value_of(words, "--data.skip_bad") or "").lower() in ("true", "yes", "1"),
+    )
+    facts = Facts.of(open_split(data, "train"))
+    accelerator = value_of(words, "--train.accelerator") or "auto"
+    gpu = accelerator in ("cuda", "mps") or (accelerator == "auto" and has_gpu())
+    recipe, flags, why = _by_weights(words, gpu)
+    lines = [f"recipe    {recipe}: {why[0]}", f"weights   {why[1]}"]
+    if not gpu and not value_of(words, "--train.init"):
+        short, size = _size(facts)
+        flags += [f"--model.input.short_side={short}", f"--model.input.max_side={math.ceil(short * 5 / 96) * 32}"]
+        flags += ["--model.neck.extra_levels=0"] if short <= 160 else []
+        lines.append(f"size      {size}")
+    batch, batch_flags = _batch(words, facts.images, 16 if gpu else 8)
+    flags += batch_flags
+    if value_of(words, "--train.minutes") is None and value_of(words, "--train.epochs") is None:
+        steps = GPU_STEPS if gpu else CPU_SCRATCH_STEPS if recipe == "small_scratch" else CPU_STEPS
+        epochs = min(MOST_EPOCHS, max(12 if gpu else 6, math.ceil(steps * batch / facts.images)))
+        flags += [f"--train.epochs={epochs}"]
+        total = epochs * math.ceil(facts.images / batch)
+        lines.append(
+            f"epochs    {epochs} of {facts.images:,} images, {total:,} steps of {batch}; --minutes 10 fits a time"
+        )
+    lines.append(
+        f"override  by any flag, such as --epochs 50, --minutes 10 or --model.input.short_side 512, or by a recipe: "
+        f"rankwise train {'photos_mobilenet' if gpu else 'own_data'} --data {data.path}"
+    )
+    return Choice(recipe, [*flags, "--train.evaluate_every=0"], lines)
+
+
+def prepare(words: list[str], name: str | None) -> tuple[str, list[str], list[str]]:
+    """The recipe and the whole command line of a new run, and what to say about the choice.
+
+    Args:
+        words: The flags as given.
+        name: The recipe as given, if one was.
+
+    Returns:
+        The recipe's name, all flags with those of the choice before the given ones, and the lines to print.
+    """
+    words = expand(words)
+    init = value_of(words, "--train.init")
+    asks = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in words}
+    flags, lines = [], []
+    if name is None and value_of(words, "--data.path") is not None and not asks and not config_files(words):
+        choice = shared(words)
+        name, flags, lines = choice.recipe, choice.flags, choice.lines
+    name = name or ("own_data" if value_of(words, "--data.path") is not None else "shapes")
+    if init:
+        settings = read_detector(init).settings
+        settings = replace(settings, backbone=replace(settings.backbone, pretrained=False))
+        flags.append(f"--model={json.dumps(settings.to_dict())}")
+        if not init.startswith("torchvision:"):
+            words = [*words, f"--train.init={Path(init).absolute()}"]
+    return name, [*([] if config_files(words) else ["--config", name]), *flags, *words], lines
+
+
+def shared(words: list[str]) -> Choice:
+    """The choice of the first process: those that it starts must not choose otherwise."""
+    if (known := os.environ.get(_SHARED)) and int(os.environ.get("LOCAL_RANK", "0")):
+        return Choice(**json.loads(known))
+    choice = choose(words)
+    os.environ[_SHARED] = json.dumps(replace(choice, lines=[]).__dict__)
+    return choice
+
+
+def has_gpu() -> bool:
+    """Whether torch sees a GPU."""
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
+
+
+def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], tuple[str, str]]:
+    """The recipe by device and by where weights can be had, its flags, and why: of the recipe, of the weights."""
+    device = "there is a GPU, so the larger detector" if gpu else "no GPU here, so a small detector"
+    init = value_of(words, "--train.init")
+    if init:
+        lr = {"own_data": 0.01, "small_scratch": 0.0015}["own_data" if gpu else "small_scratch"] * FINE_TUNING
+        flags = [f"--optimizer.lr={lr:g}"]
+        return ("own_data" if gpu else "small_scratch"), flags, (f"fine-tunes {init}, its detector as it is", init)
+    recipe, name = ("own_data", "resnet50") if gpu else ("photos_mobilenet", "mobilenetv2_100")
+    name = value_of(words, "--model.backbone.name") or name
+    given = value_of(words, "--model.backbone.pretrained")
+    if given is not None and given.lower() not in ("true", "false"):
+        return recipe, [], (device, f"of {name}, from {given}")
+    if given is None or given.lower() == "true":
+        found = locate(name)
+        if found.kind != "none" or given is not None:
+            return recipe, [], (device, f"ImageNet's for {name}, {found}")
+        reason = f"random, because {found.why}. --model.backbone.pretrained FILE gives a file, --init RUN a detector"
+    else:
+        reason = "random, as --model.backbone.pretrained false says"
+    if not gpu:
+        return "small_scratch", [], (f"{device}, one that learns from random weights", reason)
+    # Frozen random weights would never learn anything.
+    return recipe, ["--model.backbone.pretrained=false", "--model.backbone.frozen_stages=0",
+                    "--model.backbone.frozen_norm=false"], (device, reason)  # fmt: skip
+
+
+def _size(facts: Facts) -> tuple[int, str]:
+    """Short side for a CPU, and why: the usual one, more for small objects, and never more than the images have."""
+    wanted = CPU_SIDE
+    if facts.box:
+        wanted = max(CPU_SIDE, min(CPU_MOST, math.ceil(facts.short * LARGE_ENOUGH / facts.box / 32) * 32))
+    short = max(64, min(wanted, math.ceil(facts.short / 32) * 32))
+    box = f", half of the boxes are below {facts.box:.0f} pixels" if facts.box else ""
+    return short, f"short side {short}: the images have {facts.short} × {facts.long} pixels{box}"
+
+
+def _batch(words: Sequence[str], images: int, most: int) -> tuple[int, list[str]]:
+    given = value_of(list(words), "--train.batch_size")
+    if given is not None and given != "auto":
+        return int(given) if given.isdigit() else most, []
+    batch = automatic_batch(images, most)
+    return batch, [] if given else [f"--train.batch_size={batch}", "--train.accumulate=0"]
+
+
+def automatic_batch(images: int, most: int) -> int:
+    """A power of two that leaves an epoch at least eight steps, between 2 and ``most``.
+
+    Args:
+        images: Number of training images.
+        most: The batch size for large datasets.
+    """
+    return int(min(most, max(2, 2 ** int(math.log2(max(1, images / 8))))))
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """The recipe with a number for ``--batch_size auto``; the GPU's memory is met by parts of the batch.
+
+    Args:
+        recipe: As parsed.
+    """
+    if recipe.train.batch_size != "auto":
+        return recipe
+    images = len(open_split(recipe.data, "train"))
+    gpu = recipe.train.accelerator in ("cuda", "mps") or (recipe.train.accelerator == "auto" and has_gpu())
+    processes = max(1, recipe.train.devices)
+    batch = automatic_batch(images, 16 if gpu else 8)
+    train = replace(recipe.train, batch_size=-(-batch // processes) * processes, accumulate=0)
+    content = yaml.safe_load(recipe.text)
+    content["train"].update(batch_size=train.batch_size, accumulate=0)
+    return replace(recipe, train=train, text=yaml.safe_dump(content, sort_keys=False))

@@ -1,0 +1,84 @@
+"""Starting from a trained detector: all its weights, and of the class layer those of classes with the same name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from rankwise.errors import ModelError
+from rankwise.models import weights
+from rankwise.models.detector import Detector
+
+_CLASS_LAYER = ("head.class_output.weight", "head.class_output.bias")
+_TORCHVISION = "torchvision:"
+
+
+def read_detector(spec: str) -> weights.Content:
+    """A trained detector: its weights, settings and classes.
+
+    Args:
+        spec: Folder of a run, a .safetensors file, or ``torchvision:NAME`` or ``torchvision:NAME=FILE``.
+
+    Raises:
+        ModelError: If there is none.
+    """
+    if spec.startswith(_TORCHVISION):
+        from rankwise.models.torchvision_weights import read_torchvision
+
+        return read_torchvision(spec.removeprefix(_TORCHVISION))
+    return weights.read(weights.find(Path(spec)))
+
+
+@torch.no_grad()
+def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
+    """Gives a detector the weights of a trained one; returns what became of its classes, in words.
+
+    Args:
+        detector: A new detector; what is not in ``content`` stays as it is.
+        content: What :func:`read_detector` gave.
+        spec: Where that is from, for messages.
+
+    Raises:
+        ModelError: If the two are not built alike.
+    """
+    own = detector.state_dict()
+    rest = {name: tensor for name, tensor in content.tensors.items() if name not in _CLASS_LAYER}
+    missing = [name for name in own if name not in content.tensors and not name.endswith("num_batches_tracked")]
+    strange = [name for name in rest if name not in own]
+    shapes = [
+        f"{name} is {tuple(tensor.shape)} there and {tuple(own[name].shape)} here"
+        for name, tensor in rest.items()
+        if name in own and tensor.shape != own[name].shape
+    ]
+    differ = [*shapes, *(f"{name} is only here" for name in missing), *(f"{name} is only there" for name in strange)]
+    if differ:
+        raise ModelError(
+            f"--init {spec} does not fit the detector: {len(differ)} weights differ, such as: {differ[0]}. Leave out "
+            "the --model flags that change the network"
+        )
+    detector.load_state_dict({**own, **rest}, strict=True)
+    there = {name.casefold(): index for index, name in enumerate(content.classes)}
+    pairs = [(here, there[name.casefold()]) for here, name in enumerate(detector.classes) if name.casefold() in there]
+    if pairs:
+        here, old = (torch.tensor(column) for column in zip(*pairs, strict=True))
+        for name in _CLASS_LAYER:
+            target = detector.get_parameter(name)
+            # Outputs are anchor by anchor, and class by class in each: [anchors, classes, …].
+            before = content.tensors[name].to(target).unflatten(0, (-1, len(content.classes)))
+            target.unflatten(0, (-1, len(detector.classes)))[:, here] = before[:, old]
+    new = len(detector.classes) - len(pairs)
+    return f"class layer: {len(pairs)} of {len(detector.classes)} classes by name, {new} new"
+
+
+def initialised(detector: Detector, init: str) -> str:
+    """Gives a new detector its first weights, and says where they are from.
+
+    Args:
+        detector: The detector; its backbone may have weights already.
+        init: A trained detector as for :func:`read_detector`, or empty.
+    """
+    if init:
+        return f"{init}; {start_from(detector, read_detector(init), init)}"
+    source = detector.backbone.source
+    return f"{detector.settings.backbone.name} {source}" if source else "random"

@@ -1,0 +1,241 @@
+"""`rankwise train --data DIR` by itself: what it chooses, what it says, and where it starts from."""
+
+import http.server
+import json
+import socket
+import threading
+import time
+
+import pytest
+import torch
+import yaml
+from data_folders import write_coco_folder
+from live_runs import TINY, lines
+
+from rankwise.cli import main
+from rankwise.config import choice
+from rankwise.config.recipe import expand, parse_recipe
+from rankwise.data import open_dataset
+from rankwise.errors import ModelError
+from rankwise.models import BackboneSettings, Detector, pretrained
+from rankwise.models.backbone import Backbone
+from rankwise.models.pretrained import Weights, is_reachable
+from rankwise.training import parts
+from rankwise.training.start import warnings
+
+SMALL = [flag for flag in TINY if not flag.startswith(("--data.shapes", "--model.input", "--loss", "--schedule"))]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_coco_folder(tmp_path_factory.mktemp("own") / "data", train=20, val=4)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    monkeypatch.setattr(choice, "locate", lambda name: Weights("none", why="the hub does not answer"))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "found", "recipe"),
+    [
+        (False, Weights("cache", "weights.safetensors"), "photos_mobilenet"),
+        (False, Weights("none", why="the hub does not answer"), "small_scratch"),
+        (True, Weights("hub"), "own_data"),
+        (True, Weights("none", why="the hub does not answer"), "own_data"),
+    ],
+)
+def test_device_and_weights_decide_on_the_recipe(data, monkeypatch, gpu, found, recipe):
+    monkeypatch.setattr(choice, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(choice, "locate", lambda name: found)
+    made = choice.choose(expand(["--data", str(data)]))
+    assert made.recipe == recipe
+    parsed = parse_recipe(["--config", made.recipe, *made.flags, "--data", str(data)])
+    assert parsed.train.batch_size == 2  # of 20 images
+    assert parsed.train.epochs == {"photos_mobilenet": 150, "small_scratch": 240, "own_data": 300}[recipe]
+    backbone = parsed.model.backbone
+    if found.kind == "none":  # frozen random weights would learn nothing
+        assert (backbone.pretrained, backbone.frozen_stages, backbone.frozen_norm) == (False, 0, False)
+    else:
+        assert backbone.pretrained is True
+    said = "\n".join(made.lines)
+    for text in (recipe, str(found), "GPU", "--minutes", "override"):
+        assert text in said, said
+
+
+def test_flags_of_the_command_line_win_over_the_choice(data, offline):
+    words = ["--data", str(data), "--batch-size=5", "--epochs=3", "--model.input.short_side=96"]
+    name, flags, _ = choice.prepare(words, None)
+    recipe = parse_recipe(flags)
+    assert (name, recipe.train.batch_size, recipe.train.epochs) == ("small_scratch", 5, 3)
+    assert recipe.model.input.short_side == 96
+    assert choice.prepare(words, "photos_mobilenet")[0] == "photos_mobilenet"
+    assert choice.prepare(["--epochs=3"], None)[0] == "shapes"
+
+
+def test_the_batch_fits_the_dataset():
+    assert [choice.automatic_batch(images, 16) for images in (1, 20, 60, 300, 5000)] == [2, 2, 4, 16, 16]
+    recipe = parse_recipe(["--config", "shapes", "--batch_size=auto", "--data.shapes.train_images=60"])
+    resolved = choice.resolve(recipe)
+    assert (resolved.train.batch_size, resolved.train.accumulate) == (4, 0)
+    assert yaml.safe_load(resolved.text)["train"]["batch_size"] == 4
+
+
+def test_a_hub_that_is_silent_is_given_up_soon_and_one_that_answers_is_found():
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection and never answers
+        start = time.monotonic()
+        assert not is_reachable(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.3)
+        assert time.monotonic() - start < 2
+    assert pretrained.PATIENCE <= 4  # what to do instead is said in 5 seconds
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert is_reachable(f"http://127.0.0.1:{server.server_port}", seconds=5)  # "not implemented" is an answer
+
+
+def test_a_recipe_that_wants_weights_without_network_says_what_to_do(monkeypatch):
+    monkeypatch.setattr("rankwise.models.backbone.locate", lambda name: Weights("none", why="no answer"))
+    with pytest.raises(ModelError, match=r"no answer\. Give a file by --model\.backbone\.pretrained FILE"):
+        Backbone(BackboneSettings("resnet10t", pretrained=True))
+
+
+def test_weights_in_the_hubs_cache_are_loaded_without_network(monkeypatch, tmp_path):
+    import timm
+
+    torch.manual_seed(0)
+    known = timm.create_model("resnet10t")
+    torch.save(known.state_dict(), tmp_path / "model.bin")
+    found = Weights("cache", str(tmp_path / "model.bin"))
+    monkeypatch.setattr("rankwise.models.backbone.locate", lambda name: found)
+    monkeypatch.setattr(socket, "socket", None)
+    backbone = Backbone(BackboneSettings("resnet10t", pretrained=True))
+    assert torch.equal(backbone.net.layer1[0].conv1.weight, known.layer1[0].conv1.weight)
+    assert str(tmp_path) in backbone.source
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data):
+    """A run as a new user has it: chosen, with a time budget, in a folder of its own, its words kept."""
+    folder = tmp_path_factory.mktemp("chosen")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(choice, "locate", lambda name: Weights("none", why="the hub does not answer"))
+        (folder / "data").symlink_to(data)
+        main(["train", "--data", "data", *SMALL, "--epochs=4", "--batch-size=auto", "--patience=1", "--run", "run"])
+    return folder / "run"
+
+
+def test_a_run_records_all_it_needs_to_be_used_from_another_folder(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    assert recipe["data"]["path"] == str(run.parent / "data")
+    assert recipe["train"]["batch_size"] == 2
+    main(["eval", str(run)])
+    assert "4 images" in capsys.readouterr().out
+    (run.parent / "data").rename(run.parent / "moved")
+    try:
+        with pytest.raises(SystemExit):
+            main(["eval", str(run)])
+        assert "say where it is now: --data DIR" in capsys.readouterr().err
+    finally:
+        (run.parent / "moved").rename(run.parent / "data")
+
+
+def test_files_have_the_permissions_that_the_umask_gives(run):
+    usual = run / "usual"
+    usual.touch()
+    modes = {name: oct((run / name).stat().st_mode) for name in ("best.safetensors", "last.ckpt", "recipe.yaml")}
+    assert set(modes.values()) == {oct(usual.stat().st_mode)}, modes
+
+
+def test_patience_ends_a_run_and_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
+    flags = ["shapes", *TINY, "--epochs=9", "--patience=2", "--lr=0", "--train.ema=0"]
+    main(["train", *flags, "--run", str(tmp_path / "run")])
+    steps = [line["step"] for line in lines(tmp_path / "run") if line["kind"] == "eval"]
+    assert len(steps) < 9
+    assert "2 evaluations without a better AP" in capsys.readouterr().out
+    main(["train", "--resume", str(tmp_path / "run")])
+    assert "all epochs are done" in capsys.readouterr().out
+
+
+def test_fine_tuning_starts_from_the_detector_of_a_run(run, data, tmp_path, monkeypatch, capsys):
+    seen = {}
+    monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
+    monkeypatch.setattr("rankwise.training.loop.Run.fit", lambda self: seen.update(run=self))
+    main(["train", "--data", str(data), "--init", str(run), "--epochs=1", "--run", str(tmp_path / "tuned")])
+    start, before = seen["run"].detector, Detector.load(run)
+    assert start.settings == before.settings
+    for (name, one), other in zip(start.state_dict().items(), before.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    assert f"fine-tunes {run}" in capsys.readouterr().out
+    assert yaml.safe_load((tmp_path / "tuned" / "recipe.yaml").read_text())["train"]["init"] == str(run)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["shapes"], "with shapes: a run is resumed by its own recipe"),
+        (["--config", "shapes"], "with --config: a run is resumed by its own recipe"),
+        (["--overwrite"], "with --overwrite: it would delete the run"),
+        (["--init", "other"], "with --init: the run has its weights already"),
+    ],
+)
+def test_what_a_resumed_run_would_ignore_is_refused(run, words, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", *words, "--resume", str(run)])
+    assert said in capsys.readouterr().err
+
+
+def test_another_loss_is_recorded_when_a_run_is_resumed(run, monkeypatch, capsys):
+    monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
+    main(["train", "--resume", str(run), "--loss", "FocalLoss", "--epochs=5", "--patience=9"])
+    assert "with other settings: loss.class_path" in capsys.readouterr().out
+    (line,) = [line for line in lines(run) if line["kind"] == "changed"]
+    assert line["settings"]["train.epochs"] == [4, 5]
+    assert "FocalLoss" in json.dumps(line["settings"])
+
+
+def test_a_batch_that_does_not_fit_the_gpu_is_taken_in_parts(monkeypatch):
+    tried, undone, said = [], [], []
+
+    def backward(fabric, model, criterion, batch, count, watch, go_on):
+        tried.append(count)
+        if count < 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return "losses"
+
+    monkeypatch.setattr(parts, "whole_batch_backward", backward)
+
+    class Batch:
+        targets = range(6)
+
+    automatic = parts.Parts(0, 1, lambda: undone.append(1), said.append)
+    assert automatic.backward(None, None, None, Batch, None, None) == "losses"
+    assert (tried, len(undone), len(said)) == ([1, 2, 4], 2, 2)
+    for fixed in (parts.Parts(1, 1, undone.clear, said.append), parts.Parts(0, 2, undone.clear, said.append)):
+        with pytest.raises(torch.OutOfMemoryError):
+            fixed.backward(None, None, None, Batch, None, None)
+
+
+def test_imbalance_tiny_boxes_and_slips_are_told(tmp_path):
+    folder = write_coco_folder(tmp_path / "data", train=3, val=1)
+    path = folder / "annotations" / "instances_train.json"
+    content = json.loads(path.read_text())
+    first, last = content["categories"][0]["id"], content["categories"][-1]["id"]
+    image = content["images"][0]
+    boxes = [[1, 1, 20, 5]] * 30 + [[3, 3, 1, 9]]
+    content["annotations"] = [
+        {"id": i, "image_id": image["id"], "category_id": first, "bbox": box, "iscrowd": 0}
+        for i, box in enumerate(boxes, start=1)
+    ]
+    content["annotations"].append(
+        {"id": 99, "image_id": image["id"], "category_id": last, "bbox": [-2, 0, 20, 20], "iscrowd": 0}
+    )
+    path.write_text(json.dumps(content))
+    dataset = open_dataset(folder, "train")
+    assert dataset.notes == ["train: 1 boxes stuck out of their image by a few pixels and were clipped"]
+    said = "\n".join(warnings(dataset, parse_recipe(["--config", "shapes"]).model.input))
+    assert "has 31 boxes" in said
+    assert "slips     1 boxes are less than 2 pixels" in said
+    small = parse_recipe(["--config", "shapes", "--model.input.short_side=32", "--model.input.max_side=32"])
+    assert "have a side below 8 pixels" in "\n".join(warnings(dataset, small.model.input))
