@@ -145,7 +145,9 @@ def test_bad_values_make_the_loss_nan_and_are_counted(name):
     background = good.quality.clone()
     background[good.labels == 40] = float("nan")
     background[row] = 1.00005  # rounding
-    forward, gradient = run("triton", good._replace(quality=background), SPECS[name])
+    ignored = good.logits.clone()
+    ignored[good.labels < 0] = float("nan")
+    forward, gradient = run("triton", good._replace(logits=ignored, quality=background), SPECS[name])
     assert forward.loss.isfinite()
     assert forward.log[1] == 0
     assert gradient.isfinite().all()

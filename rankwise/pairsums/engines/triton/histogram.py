@@ -68,7 +68,7 @@ def scatter(
     batch, extremes, table, beyond, faults, shift, ones, copies, programs,
     C: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr, GROUPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The histogram of the negatives. Logits that are NaN or infinite are faults."""
+    """The histogram of the negatives. Logits that are NaN or infinite are faults, in rows that count."""
     pid = tl.program_id(0)
     bad = tl.zeros([BLOCK], tl.int32)
     copy = table + (pid % copies) * TABLE
@@ -81,7 +81,7 @@ def scatter(
         label = tl.load(batch.labels + row, mask=there, other=-1)
         x = tl.load(batch.logits + at, mask=there, other=0.0).to(tl.float32)
         finite = tl.abs(x) < INF
-        bad += (there & ~finite).to(tl.int32)
+        bad += ((label >= 0) & ~finite).to(tl.int32)
         counted = there & finite & (label >= 0) & (label != at - row * C)
         beyond_of = tl.zeros([BLOCK], tl.int32)
         if GROUPS > 1:

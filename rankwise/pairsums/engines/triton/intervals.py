@@ -94,7 +94,7 @@ def scatter(
     batch, positives, edges, groups, table, faults, copies, programs,
     C: tl.constexpr, SCALE: tl.constexpr, GROUPED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Number and summed offsets of the negatives in each interval. Logits that are NaN or infinite are faults."""
+    """Number and summed offsets of the negatives in each interval. NaN and infinity in rows that count are faults."""
     pid = tl.program_id(0)
     number = 2 * tl.load(positives.counts)
     narrow = number <= NARROW
@@ -107,7 +107,7 @@ def scatter(
         label = tl.load(batch.labels + row, mask=there, other=-1)
         x = tl.load(batch.logits + at, mask=there, other=0.0).to(tl.float32)
         finite = tl.abs(x) < INF
-        bad += (there & ~finite).to(tl.int32)
+        bad += ((label >= 0) & ~finite).to(tl.int32)
         counted = there & finite & (label >= 0) & (label != at - row * C)
         c = coordinate(tl.where(finite, x, 0.0), SCALE, True)
         group = tl.zeros([BLOCK], tl.int64)
