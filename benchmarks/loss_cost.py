@@ -1,16 +1,19 @@
-"""What each loss costs, forward and backward, against torchvision's ``sigmoid_focal_loss`` on the same logits.
+"""What each loss costs, forward and backward, against focal loss on the same logits.
 
-    python benchmarks/loss_cost.py            # the table of the README: run nothing beside it
-    python benchmarks/loss_cost.py --quick    # one size, in seconds
+    python benchmarks/loss_cost.py                    # the tables of README and results: run nothing beside it
+    python benchmarks/loss_cost.py --sizes 100000     # measure some sizes only, keep the rest of the results
+    python benchmarks/loss_cost.py --quick            # a million samples in the middle of training, write nothing
 
-Contestants take turns and the best of several turns counts, since other programs only ever make a turn slower. The
-target that torchvision's loss needs is made outside of the time.
+There are two bases: torchvision's ``sigmoid_focal_loss`` fused by ``torch.compile``, and as it is. Contestants take
+turns. The table has the ratio of the best turns, since other programs only ever make a turn slower; best and median of
+each are in the JSON. The target that focal loss needs is made outside of the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +23,13 @@ import torch
 from torchvision.ops import sigmoid_focal_loss
 
 import rankwise.losses as losses
-from rankwise.pairsums import passes
 
 CLASSES = 80
 SIZES = {100_000: 200, 1_000_000: 500, 4_000_000: 500, 16_000_000: 1000}  # samples: positives
 #: Mean and deviation of negatives' and positives' logits: a fresh head, in the middle, and at the end of training.
 STAGES = {"beginning": ((-4.6, 0.1), (-4.6, 0.1)), "middle": ((-6, 1.2), (-2, 1.5)), "end": ((-8, 1.5), (0, 1.5))}
 RANKING = ["APELoss", "PELoss", "APLoss", "RankSortLoss", "ALRPLoss", "RankDetLoss"]
-#: Also measured without compiled code, as on a GPU or where there is no numba.
+#: Also measured by the torch engine, as where there is no numba.
 PLAIN = ["APELoss", "APLoss"]
 OTHERS = ["DRLoss", "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss"]
 OTHERS += ["MALoss", "IABCELoss", "PositionSupervisedLoss", "CorrelationLoss"]
@@ -57,38 +59,78 @@ def seconds(call: Callable[[torch.Tensor], torch.Tensor], logits: torch.Tensor) 
     return time.perf_counter() - start
 
 
-def ratios(names: list[str], samples: int, stage: str, turns: int) -> dict[str, float]:
-    """Each loss's time as a multiple of focal loss's, and focal loss's own in milliseconds."""
+def fused(leaf: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Focal loss for ``torch.compile``."""
+    return sigmoid_focal_loss(leaf, target, reduction="sum")
+
+
+def measure(samples: int, stage: str, turns: int) -> dict[str, Any]:
+    """Best and median time of each contestant in milliseconds."""
     logits, labels, quality, target = scene(samples, SIZES[samples], stage)
+    compiled = torch.compile(fused, dynamic=False)
     calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "focal": lambda leaf: sigmoid_focal_loss(leaf, target, reduction="sum")
+        "fused focal loss": lambda leaf: compiled(leaf, target),
+        "eager focal loss": lambda leaf: fused(leaf, target),
     }
-    for name in names:
-        loss = getattr(losses, name)()
+    contestants = {name: getattr(losses, name)() for name in RANKING + OTHERS}
+    contestants |= {f"{name}, torch": getattr(losses, name)(method="torch") for name in PLAIN}
+    for name, loss in contestants.items():
         calls[name] = lambda leaf, loss=loss: loss(leaf, labels, quality)
-    best = {name: float("inf") for name in calls}
-    for turn in range(turns + 1):  # the first turn compiles and warms up
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(turns + 2):  # the first turns compile and warm up
         for name, call in calls.items():
-            taken = seconds(call, logits)
-            if turn:
-                best[name] = min(best[name], taken)
-    found = {name: best[name] / best["focal"] for name in names}
-    return found | {"focal ms": 1000 * best["focal"]}
+            found = seconds(call, logits)
+            if turn > 1:
+                taken[name].append(1000 * found)
+    times = {name: {"best": min(found), "median": statistics.median(found)} for name, found in taken.items()}
+    return {"samples": samples, "positives": SIZES[samples], "stage": stage, "ms": times}
+
+
+def ratio(row: dict[str, Any], name: str, base: str) -> float:
+    """How many times the base's best time a loss takes."""
+    return row["ms"][name]["best"] / row["ms"][f"{base} focal loss"]["best"]
 
 
 def short_table(rows: list[dict[str, Any]]) -> str:
     """What the README shows: the worst of the three stages of training at each size."""
-    columns = [*RANKING, "APELoss, plain torch"]
-    lines = ["| samples | " + " | ".join(columns) + " |", "|---:|" + "---:|" * len(columns)]
-    for samples in SIZES:
+    columns = [*RANKING, "APELoss, torch"]
+    lines = ["| samples | against | " + " | ".join(columns) + " |", "|---:|---|" + "---:|" * len(columns)]
+    for samples in sorted({row["samples"] for row in rows}):
         same = [row for row in rows if row["samples"] == samples]
-        worst = " | ".join(f"{max(row[name] for row in same):.2f}" for name in columns)
-        lines.append(f"| {samples:,} | {worst} |")
+        for base in ("fused", "eager"):
+            worst = " | ".join(f"{max(ratio(row, name, base) for row in same):.2f}" for name in columns)
+            lines.append(f"| {samples:,} | {base} | {worst} |")
     return "\n".join(lines) + "\n"
 
 
-def write_readme(rows: list[dict[str, Any]]) -> None:
-    """Puts the short table into the README."""
+def long_table(rows: list[dict[str, Any]]) -> str:
+    """All losses and stages."""
+    columns = [*RANKING, *OTHERS, *(f"{name}, torch" for name in PLAIN)]
+    lines = [
+        "# Cost of the losses",
+        "",
+        "`python benchmarks/loss_cost.py`: forward and backward as multiples of torchvision's `sigmoid_focal_loss`, "
+        "fused by `torch.compile` and eager; best of several turns.",
+        f"{torch.get_num_threads()} CPU threads, float32, {CLASSES} classes, torch {torch.__version__}. "
+        "Best and median of each in milliseconds: loss_cost.json.",
+        "",
+        "| samples | positives | training | against | " + " | ".join(columns) + " | focal loss, best ms | median |",
+        "|---:|---:|---|---|" + "---:|" * (len(columns) + 2),
+    ]
+    for row in rows:
+        for base in ("fused", "eager"):
+            numbers = " | ".join(f"{ratio(row, name, base):.2f}" for name in columns)
+            own = row["ms"][f"{base} focal loss"]
+            start = f"| {row['samples']:,} | {row['positives']:,} | {row['stage']} | {base} | {numbers}"
+            lines.append(f"{start} | {own['best']:.1f} | {own['median']:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(rows: list[dict[str, Any]]) -> None:
+    """Writes the results, and the short table into the README."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "loss_cost.md").write_text(long_table(rows), encoding="utf-8")
+    (RESULTS / "loss_cost.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     path = RESULTS.parents[1] / "README.md"
     before, begin, rest = path.read_text(encoding="utf-8").partition("<!-- loss_cost.py writes this -->\n")
     _, end, after = rest.partition("<!-- end -->")
@@ -96,49 +138,25 @@ def write_readme(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Measures, prints and writes the table."""
+    """Measures, prints and writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only a million samples, in the middle of training")
+    parser.add_argument("--sizes", type=int, nargs="+", choices=list(SIZES), default=list(SIZES), help="samples")
     parser.add_argument("--turns", type=int, default=14, help="with four million samples; more with fewer")
-    parser.add_argument("--last", action="store_true", help="measure nothing: write the README's table anew")
     words = parser.parse_args()
-    if words.last:
-        write_readme(json.loads((RESULTS / "loss_cost.json").read_text(encoding="utf-8")))
-        return
-    sizes, stages = ([1_000_000], ["middle"]) if words.quick else (list(SIZES), list(STAGES))
-    rows = []
-    for samples in sizes:
+    path, rows = RESULTS / "loss_cost.json", []
+    if path.exists() and not words.quick:
+        rows = [row for row in json.loads(path.read_text(encoding="utf-8")) if row["samples"] not in words.sizes]
+    for samples in [1_000_000] if words.quick else words.sizes:
         turns = max(3, words.turns * 4_000_000 // max(samples, 1_000_000))  # the shorter a turn, the more a pause harms
-        for stage in stages:
-            row: dict[str, Any] = {"samples": samples, "positives": SIZES[samples], "stage": stage}
-            row |= ratios(RANKING + OTHERS, samples, stage, turns)
-            passes.use_compiled = False
-            plain = ratios(PLAIN, samples, stage, turns)
-            row |= {f"{name}, plain torch": plain[name] for name in PLAIN}
-            passes.use_compiled = True
-            rows.append(row)
-            print(" ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{v}" for k, v in row.items()), flush=True)
-    columns = [*RANKING, *OTHERS, *(f"{name}, plain torch" for name in PLAIN)]
-    lines = [
-        "# Cost of the losses",
-        "",
-        f"`python benchmarks/loss_cost.py`: forward and backward as multiples of torchvision's `sigmoid_focal_loss`; "
-        f"{torch.get_num_threads()} CPU threads, float32, {CLASSES} classes, best of several turns.",
-        "",
-        "| samples | positives | training | " + " | ".join(columns) + " | focal loss, ms |",
-        "|---:|---:|---|" + "---:|" * (len(columns) + 1),
-    ]
-    for row in rows:
-        numbers = " | ".join(f"{row[name]:.2f}" for name in columns)
-        lines.append(
-            f"| {row['samples']:,} | {row['positives']:,} | {row['stage']} | {numbers} | {row['focal ms']:.1f} |"
-        )
+        for stage in ["middle"] if words.quick else STAGES:
+            rows.append(measure(samples, stage, turns))
+            print(samples, stage, flush=True)
+            for name, ms in rows[-1]["ms"].items():
+                against = " ".join(f"{ratio(rows[-1], name, base):6.2f} x {base}" for base in ("fused", "eager"))
+                print(f"  {name:20} best {ms['best']:8.2f} ms  median {ms['median']:8.2f} ms  {against}", flush=True)
     if not words.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "loss_cost.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        (RESULTS / "loss_cost.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        write_readme(rows)
-    print("\n".join(lines[2:]))
+        write(sorted(rows, key=lambda row: (row["samples"], list(STAGES).index(row["stage"]))))
 
 
 if __name__ == "__main__":

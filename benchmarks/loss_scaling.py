@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from rankwise.losses import APELoss
-from rankwise.pairsums import passes
 
 CLASSES = 80
 SAMPLES = [100_000, 400_000, 1_600_000, 6_400_000, 16_000_000, 64_000_000]
@@ -32,13 +31,12 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(samples: int, positives: int, compiled: bool, turns: int, queue: multiprocessing.Queue) -> None:
+def measure(samples: int, positives: int, method: str, turns: int, queue: multiprocessing.Queue) -> None:
     """Best time of forward and backward, and the peak of memory above the inputs over the logits' size."""
     torch.set_num_threads(2)
-    passes.use_compiled = compiled
     generator = torch.Generator().manual_seed(samples)
     rows = max(samples // CLASSES, positives)
-    loss = APELoss()
+    loss = APELoss(method=method)
     small = torch.randn(1000, CLASSES).requires_grad_()
     some = torch.randint(CLASSES + 1, (1000,))
     loss(small, some, torch.rand(1000)).backward()  # compiles, so that the compiler's memory is not counted
@@ -58,12 +56,12 @@ def measure(samples: int, positives: int, compiled: bool, turns: int, queue: mul
     queue.put((best, (peak() - before) / (logits.numel() * 4)))
 
 
-def run(samples: int, positives: int, compiled: bool = True) -> dict[str, float]:
+def run(samples: int, positives: int, method: str = "numba") -> dict[str, float]:
     """One size in a process of its own."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     turns = 5 if samples < 10_000_000 else 3
-    process = context.Process(target=measure, args=(samples, positives, compiled, turns, queue))
+    process = context.Process(target=measure, args=(samples, positives, method, turns, queue))
     process.start()
     seconds, memory = queue.get()
     process.join()
@@ -87,26 +85,26 @@ def main() -> None:
     """Measures, prints and writes the table."""
     by_samples = [run(samples, 500) for samples in SAMPLES]
     by_positives = [run(4_000_000, positives) for positives in POSITIVES]
-    plain = [run(4_000_000, positives, compiled=False) for positives in POSITIVES]
+    plain = [run(4_000_000, positives, method="torch") for positives in POSITIVES]
     summary = {
         "exponent in samples": round(exponent(by_samples, "samples"), 3),
         "exponent in positives": round(exponent(by_positives, "positives"), 3),
         "most memory, times the logits": round(max(row["memory"] for row in by_samples + by_positives), 2),
-        "the same in plain torch": round(max(row["memory"] for row in plain), 2),
+        "the same by the torch engine": round(max(row["memory"] for row in plain), 2),
     }
     lines = ["# How APE loss scales", "", "`python benchmarks/loss_scaling.py`, 2 CPU threads, float32.", ""]
     lines += [
-        "| samples | positives | code | forward and backward, ms | peak memory, times the logits |",
+        "| samples | positives | engine | forward and backward, ms | peak memory, times the logits |",
         "|---:|---:|---|---:|---:|",
     ]
-    for code, rows in (("compiled", by_samples + by_positives), ("plain torch", plain)):
+    for engine, rows in (("numba", by_samples + by_positives), ("torch", plain)):
         for row in rows:
             size = f"{row['samples']:,} | {row['positives']:,}"
-            lines.append(f"| {size} | {code} | {row['ms']:.1f} | {row['memory']:.2f} |")
+            lines.append(f"| {size} | {engine} | {row['ms']:.1f} | {row['memory']:.2f} |")
     lines += ["", *(f"- {name}: {value}" for name, value in summary.items())]
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "loss_scaling.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    content = {"samples": by_samples, "positives": by_positives, "plain torch": plain, **summary}
+    content = {"samples": by_samples, "positives": by_positives, "torch": plain, **summary}
     (RESULTS / "loss_scaling.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print("\n".join(f"{name}: {value}" for name, value in summary.items()))
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankwise.pairsums.threads import in_parts
+from rankwise.threads import in_parts
 
 #: A thread gets at least so many pairs of object and anchor, which take it longer than being started does.
 PAIRS_PER_THREAD = 1 << 17

@@ -80,7 +80,7 @@ def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None)
         raise ValueError("the model finds no object of these images at any threshold; train it first")
     shift = _logit(threshold ** (1 / kind.power)) - _logit(best.score ** (1 / kind.power))
     for bias in kind.biases:
-        bias += shift
+        bias.add_(shift)
     return shift
 
 

@@ -14,10 +14,10 @@ from torchvision.ops import box_convert
 
 from rankwise.boxes import paired_iou
 from rankwise.distributed import single_process
+from rankwise.eager import eager
 from rankwise.integrations.softmax import log_odds
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss, check_loss
-from rankwise.pairsums import eager
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

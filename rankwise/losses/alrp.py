@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import torch
 from torch import Tensor
 
 from rankwise.distributed import all_reduce_mean
-from rankwise.losses.base import Loss, Outcome, PositiveBoxes
-from rankwise.losses.groups import Scope, make_groups
-from rankwise.losses.inputs import check_choice
-from rankwise.pairsums import Method, Step, eager, error_driven, pair_sums
-
-#: Positives with fewer negatives above them have no gradient, as published: there is nothing to share it among.
-FEW = 1e-5
+from rankwise.losses.base import Outcome, PositiveBoxes
+from rankwise.losses.ranking import RankingLoss
+from rankwise.pairsums import Method, RankingSpec, Scope, Step
 
 
-class ALRPLoss(Loss):
+class ALRPLoss(RankingLoss):
     """aLRP loss: the mean over positives of precision error and box errors above them, both divided by the rank.
 
     With H(z) = clamp(z/2δ + 1/2, 0, 1), each positive u has rank⁻(u) = Σ H(n_v − p_u) over the negatives, rank(u) =
@@ -45,7 +39,10 @@ class ALRPLoss(Loss):
         momentum: Share of the old value in the running averages of the balance.
         scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
             ("world").
-        method: "fast" is exact at linear cost; "dense" takes every pair by itself, the definition.
+        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
+            "dense" takes every pair by itself, the definition.
+        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
+            they make the loss NaN. None checks on a CPU only.
     """
 
     averages: Tensor
@@ -58,49 +55,22 @@ class ALRPLoss(Loss):
         momentum: float = 0.999,
         scope: Scope = "batch",
         method: Method = "fast",
+        check: bool | None = None,
     ) -> None:
-        super().__init__()
         if not 0 <= tau < 1 or not 0 <= momentum < 1:
             raise ValueError(f"tau and momentum must be within [0, 1), got {tau} and {momentum}")
-        check_choice("scope", scope, get_args(Scope))
-        check_choice("method", method, get_args(Method))
-        self.distance = Step(delta)
-        self.tau = tau
+        super().__init__(RankingSpec("alrp", Step(delta), tau=tau, scope=scope), method, check)
         self.momentum = momentum
-        self.scope: Scope = scope
-        self.method: Method = method
         self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))  # of both parts together, of the box part
         self.register_buffer("batches", torch.zeros((), dtype=torch.float64))
 
-    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:
-        if quality is None:
-            raise ValueError("quality must be given: float [A], the IoU of each positive's predicted box")
-        with torch.no_grad():
-            groups = make_groups(logits, labels, quality, image, self.scope)
-            number = sum(group.positives.numel() for group in groups)
-            loss = torch.zeros((), dtype=torch.float64, device=logits.device)
-            pushed, gradients, weights = [], [loss[None][:0]], [loss[None][:0]]
-            for group in groups:
-                sums = pair_sums(group.negatives, group.positives, self.distance, method=self.method)
-                errors = self._scaled(1 - group.quality)
-                # The sums over all positives have u itself with H(0) = 1/2; in the rank it counts 1, in the errors 0.
-                above = sums.over_negatives().rank
-                rank = above + sums.over_positives().rank + 0.5
-                boxes = sums.over_positives(values=errors).rank - 0.5 * errors
-                pull = torch.where(above > FEW, (above + boxes) / rank, 0.0) / number
-                loss = loss + (above / rank).sum() / number
-                pushed.append((sums, pull / above.clamp(min=FEW)))
-                gradients.append(-pull)
-                weights.append((sums.read_back_positives(1 / rank) + 0.5 / rank) * (sums.copies / number))
-            place = torch.cat([labels.new_zeros(0, dtype=torch.int64), *(group.place for group in groups)])
-        value = error_driven(logits, loss, pushed, place, torch.cat(gradients))
-        parts = {"positives": torch.full_like(loss, number), "classification": loss, "balance": self.balance()}
-        order = place.argsort()
-        mine = order[place[order] >= 0]  # the others are other processes'
-        return Outcome(value, parts, torch.cat(weights)[mine].to(value.dtype))
+        loss, log, box_weights = self.ranked(logits, labels, quality, image)
+        assert box_weights is not None
+        positive = (labels >= 0) & (labels < logits.shape[-1])
+        return Outcome(loss, log | {"balance": self.balance()}, box_weights[positive.flatten()])
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         assert outcome.box_weights is not None
@@ -115,7 +85,7 @@ class ALRPLoss(Loss):
         return torch.where(self.batches > 0, both / box.clamp(min=1e-9), 1.0)
 
     def _scaled(self, errors: Tensor) -> Tensor:
-        return errors / (2 * (1 - self.tau))
+        return errors / (2 * (1 - self.spec.tau))
 
     @torch.no_grad()
     def _update(self, parts: dict[str, Tensor], box: Tensor) -> None:

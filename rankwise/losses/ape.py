@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from rankwise.losses.balances import Rank
-from rankwise.losses.groups import Scope
 from rankwise.losses.pairs import AdaptivePairs
 from rankwise.losses.pairwise_error import PairwiseError
-from rankwise.pairsums import Method, SigmoidCrossEntropy
+from rankwise.pairsums import Method, Scope, SigmoidCrossEntropy
 
 
 class APELoss(PairwiseError):
@@ -23,7 +22,10 @@ class APELoss(PairwiseError):
         cut: Drop the pairs with λ(n_v - p_u) < -cut, as the published code does with 4. None keeps all.
         scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
             ("world").
-        method: "fast" is exact at linear cost; "dense" takes every pair by itself, the definition.
+        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
+            "dense" takes every pair by itself, the definition.
+        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
+            they make the loss NaN. None checks on a CPU only.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class APELoss(PairwiseError):
         cut: float | None = None,
         scope: Scope = "batch",
         method: Method = "fast",
+        check: bool | None = None,
     ) -> None:
         super().__init__(
             SigmoidCrossEntropy(lam, cut),
@@ -43,4 +46,5 @@ class APELoss(PairwiseError):
             max_negatives=max_negatives,
             scope=scope,
             method=method,
+            check=check,
         )

@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from rankwise.distributed import all_reduce_mean
+from rankwise.eager import eager
 from rankwise.losses.dense import read_dense
 from rankwise.losses.inputs import check_settings, flat, without_ignored
 from rankwise.losses.second_order import once_differentiable
 from rankwise.losses.transforms import plain, transforming
-from rankwise.pairsums import eager
 
 
 @dataclass(frozen=True)

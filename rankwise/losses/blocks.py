@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankwise.losses.inputs import Samples
-from rankwise.pairsums.threads import in_parts
+from rankwise.threads import in_parts
 
 #: So many samples make a block on a CPU. Operators on no more than this run on the calling thread alone: the threads
 #: are then ours, which meet once a pass and not once an operator, and so wait less for each other on a busy machine.

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rankwise.eager import eager
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, check_loss
 from rankwise.losses.dense import read_dense
 from rankwise.losses.focal import FocalLoss
 from rankwise.losses.inputs import check_choice, read_samples
-from rankwise.pairsums import eager
 
 #: Values that differ by less are equal: a coefficient of them would be one of rounding errors.
 ROUNDING = 1e-9

@@ -10,8 +10,7 @@ from functools import wraps
 import torch
 from torch import Tensor
 
-#: An IoU may leave [0, 1] by so much without being an error: it is clamped.
-ROUNDING = 1e-4
+from rankwise.pairsums import ROUNDING, bad_labels, bad_numbers, bad_quality
 
 
 @dataclass(frozen=True)
@@ -78,37 +77,27 @@ def read_samples(
         ValueError: If an argument is missing, of the wrong shape or type, out of range, NaN or infinite.
     """
     logits, labels, quality, image = flat(logits, labels, quality, image)
-    if logits.ndim != 2 or logits.shape[1] == 0 or not logits.is_floating_point():
-        raise ValueError(
-            f"logits must be floating point of shape [samples, classes], got {logits.dtype} {list(logits.shape)}"
-        )
-    count, classes = logits.shape
-    _check_rows("labels", labels, count, integer=True)
+    check_arguments(logits, labels, quality if needs_quality else None, image if needs_image else None)
+    classes = logits.shape[1]
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     marked = (labels != classes).nonzero().squeeze(1)  # few: all else is background, and so in range
     marks = labels[marked].long()
     lowest, highest = torch.stack(marks.aminmax()).tolist() if len(marks) else (0, 0)
     if lowest < -1 or highest > classes:
-        wrong = marked[(marks < -1) | (marks > classes)]
-        raise ValueError(
-            f"labels must be -1 (ignored) to {classes} (background, the number of classes); {len(wrong)} of {count} "
-            f"are not, the first is {int(labels[wrong[0]])} in row {int(wrong[0])}"
-        )
+        raise ValueError(bad_labels(labels, classes))
     ignored = (labels < 0).unsqueeze(1) if lowest < 0 else None
     if finite:
         logits = without_bad_numbers(logits, ignored)
     rows, of = (marked, marks) if lowest >= 0 else (marked[marks >= 0], marks[marks >= 0])
-    if needs_image:
-        if image is None:
-            raise ValueError('scope="image" needs the argument image: which image each row is from, int64 [samples]')
-        _check_rows("image", image, count, integer=True)
+    if needs_image and image is None:
+        raise ValueError('scope="image" needs the argument image: which image each row is from, int64 [samples]')
     return Samples(
         logits=logits,
         labels=labels,
         rows=rows,
         classes=of,
-        quality=_positive_quality(quality, rows, count, logits.dtype) if needs_quality else None,
+        quality=_positive_quality(quality, rows, logits.dtype) if needs_quality else None,
         image=image if needs_image else None,
         has_ignored=lowest < 0,
         marked=marked,
@@ -180,28 +169,32 @@ def check_finite(logits: Tensor) -> None:
     if logits.numel():
         low, high = torch.stack(logits.aminmax()).tolist()  # NaN comes through aminmax
         if not (low > -torch.inf and high < torch.inf):
-            raise ValueError(_bad_numbers("logits", logits))
+            raise ValueError(bad_numbers("logits", logits))
 
 
-def _positive_quality(quality: Tensor | None, rows: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+def _positive_quality(quality: Tensor | None, rows: Tensor, dtype: torch.dtype) -> Tensor:
     if quality is None:
         raise ValueError(
             "this loss needs the argument quality: the IoU of each positive's predicted box with its ground truth, "
             "float [samples]"
         )
-    _check_rows("quality", quality, count, integer=False)
     picked = quality.detach()[rows].to(dtype)
-    if len(picked):
-        within = (picked >= -ROUNDING) & (picked <= 1 + ROUNDING)
-        if not bool(within.all()):
-            if not bool(torch.isfinite(picked).all()):
-                raise ValueError(_bad_numbers("quality at positives", picked))
-            first = int((~within).nonzero()[0])
-            raise ValueError(
-                f"quality must be within [0, 1] at positives; {int((~within).sum())} of {len(picked)} are not, "
-                f"the first is {float(picked[first]):g} in row {int(rows[first])}"
-            )
+    if not bool(((picked >= -ROUNDING) & (picked <= 1 + ROUNDING)).all()):
+        raise ValueError(bad_quality(picked, rows, ROUNDING))
     return picked.clamp(0, 1)
+
+
+def check_arguments(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> None:
+    """Raise a ValueError if shapes or types of a loss's arguments are wrong."""
+    if logits.ndim != 2 or logits.shape[1] == 0 or not logits.is_floating_point():
+        raise ValueError(
+            f"logits must be floating point of shape [samples, classes], got {logits.dtype} {list(logits.shape)}"
+        )
+    _check_rows("labels", labels, len(logits), integer=True)
+    if quality is not None:
+        _check_rows("quality", quality, len(logits), integer=False)
+    if image is not None:
+        _check_rows("image", image, len(logits), integer=True)
 
 
 def _check_rows(name: str, value: Tensor, count: int, integer: bool) -> None:
@@ -212,15 +205,6 @@ def _check_rows(name: str, value: Tensor, count: int, integer: bool) -> None:
             f"{name} must be {kind} of shape [{count}], one for each row of logits, got {value.dtype} "
             f"{list(value.shape)}"
         )
-
-
-def _bad_numbers(name: str, value: Tensor) -> str:
-    nan, infinite = int(value.isnan().sum()), int(value.isinf().sum())
-    first = (~value.isfinite()).nonzero()[0].tolist()
-    return (
-        f"{name}: {nan} of {value.numel()} values are NaN and {infinite} infinite, the first at index {first}. Lower "
-        "the learning rate, clip the gradients or look for the layer that overflows"
-    )
 
 
 #: What arguments with these annotations must be, and how that is called.

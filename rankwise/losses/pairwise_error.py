@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
-import torch
-from torch import Tensor
-
-from rankwise.losses.balances import Balance, Rank
-from rankwise.losses.base import Loss, Outcome
-from rankwise.losses.groups import Group, Scope, make_groups
+from rankwise.losses.balances import Balance, Rank, ValidNegatives
 from rankwise.losses.pairs import AdaptivePairs, Pairs, PositiveVsNegative
-from rankwise.pairsums import (
-    Distance,
-    Method,
-    PairSums,
-    SigmoidCrossEntropy,
-    eager,
-    error_driven,
-    highest,
-    pair_sums,
-)
+from rankwise.losses.ranking import RankingLoss
+from rankwise.pairsums import Distance, Method, RankingSpec, Scope, SigmoidCrossEntropy
 
 
-class PairwiseError(Loss):
+class PairwiseError(RankingLoss):
     """Pairwise error: L = 1/|P| · Σ_u w_u / B_u · Σ_{v ∈ A_u} D(x_v - p_u), with B_u constant for the gradient.
 
     AP loss, PE and APE are combinations of its choices. The gradient is the error-driven one: with S the distance's
@@ -40,7 +25,10 @@ class PairwiseError(Loss):
         max_negatives: Q, count only the Q highest negatives. None counts all.
         scope: Rank together all samples of this process ("batch"), of each image ("image", which needs the argument
             ``image`` in the call) or of all processes ("world").
-        method: "fast" is exact at linear cost; "dense" takes every pair by itself, the definition.
+        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
+            "dense" takes every pair by itself, the definition.
+        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
+            they make the loss NaN. None checks on a CPU only.
     """
 
     def __init__(
@@ -53,79 +41,29 @@ class PairwiseError(Loss):
         max_negatives: int | None = None,
         scope: Scope = "batch",
         method: Method = "fast",
+        check: bool | None = None,
     ) -> None:
-        super().__init__()
-        self.distance = distance or SigmoidCrossEntropy()
-        self.balance = balance or Rank()
-        self.pairs = pairs or AdaptivePairs()
-        self.weight_by_quality = weight_by_quality
-        self.interpolated = interpolated
-        self.max_negatives = max_negatives
-        self.scope: Scope = scope
-        self.method: Method = method
-        if interpolated and not self._has_precision():
+        distance = distance or SigmoidCrossEntropy()
+        balance, pairs = balance or Rank(), pairs or AdaptivePairs()
+        if type(balance) not in (Rank, ValidNegatives) or type(pairs) not in (AdaptivePairs, PositiveVsNegative):
+            raise ValueError(
+                "balance must be Rank or ValidNegatives and pairs AdaptivePairs or PositiveVsNegative, "
+                f"got {type(balance).__name__} and {type(pairs).__name__}"
+            )
+        by_rank, adaptive = isinstance(balance, Rank), isinstance(pairs, AdaptivePairs)
+        if interpolated and (isinstance(distance, SigmoidCrossEntropy) or not by_rank or adaptive):
             raise ValueError("interpolated=True needs Step or Sigmoid, Rank and PositiveVsNegative to have a precision")
         if max_negatives is not None and max_negatives < 1:
             raise ValueError(f"max_negatives must be at least 1, or None for all, got {max_negatives}")
-        for name, value, known in (("scope", scope, get_args(Scope)), ("method", method, get_args(Method))):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-
-    @eager
-    def outcome(
-        self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
-    ) -> Outcome:
-        if quality is None and (self.weight_by_quality or self.pairs.needs_quality):
-            raise ValueError("quality must be given: float [A], the IoU of each positive's predicted box")
-        with torch.no_grad():
-            groups = make_groups(logits, labels, quality, image, self.scope)
-            number = sum(group.positives.numel() for group in groups)
-            loss = mistakes = torch.zeros((), dtype=torch.float64, device=logits.device)
-            pushed, gradients = [], [loss[None][:0]]
-            for group in groups:
-                sums = self._sums(group)
-                error, rank, weight, gradient = self._terms(sums, group, number)
-                loss = loss + error / number
-                mistakes = mistakes + rank / number
-                pushed.append((sums, weight))
-                gradients.append(gradient)
-            place = torch.cat([labels.new_zeros(0, dtype=torch.int64), *(group.place for group in groups)])
-        value = error_driven(logits, loss, pushed, place, torch.cat(gradients))
-        return Outcome(value, {"positives": torch.full_like(mistakes, number), "ranking_error": mistakes})
-
-    def _sums(self, group: Group) -> PairSums:
-        """Sums over the pairs that count at all."""
-        floors = (part.floor(group.positives) for part in (self.distance, self.balance))
-        given = [floor for floor in floors if floor is not None]
-        floor = torch.stack(given).amax(0) if given else None
-        negatives = group.negatives if self.max_negatives is None else highest(group.negatives, self.max_negatives)
-        return pair_sums(negatives, group.positives, self.distance, floor, self.method)
-
-    def _terms(self, sums: PairSums, group: Group, number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The formula: sum of errors, sum of ranking errors, weight of each u's pairs, gradient of the positives."""
-        over_negatives = sums.over_negatives()
-        over_pairs = over_negatives + self.pairs.among_positives(sums, group.quality)
-        balance = self.balance.of(sums, over_negatives, over_pairs)
-        weight = group.quality if self.weight_by_quality else torch.ones_like(balance)
-        error = over_pairs.error / balance
-        if self.interpolated:
-            weight = weight * _interpolation(error, group.positives)
-        share = weight / balance / number
-        gradient = self.pairs.read_back(sums, share, group.quality) - share * over_pairs.rank
-        return (weight * error).sum(), (over_pairs.rank / balance).sum(), share, gradient
-
-    def _has_precision(self) -> bool:
-        """Whether the errors over the balance are one minus a precision."""
-        return (
-            not isinstance(self.distance, SigmoidCrossEntropy)
-            and isinstance(self.balance, Rank)
-            and isinstance(self.pairs, PositiveVsNegative)
+        spec = RankingSpec(
+            "pairwise",
+            distance,
+            own=balance.own if isinstance(balance, Rank) else 0.5,
+            margin=balance.margin if isinstance(balance, ValidNegatives) else None,
+            adaptive=adaptive,
+            weight_by_quality=weight_by_quality,
+            interpolated=interpolated,
+            max_negatives=max_negatives,
+            scope=scope,
         )
-
-
-def _interpolation(error: Tensor, positives: Tensor) -> Tensor:
-    """By what factor each error falls if the precision 1 - error is the best so far, from the lowest positive up."""
-    order = positives.argsort()
-    best = torch.empty_like(error)
-    best[order] = error[order].cummin(0).values
-    return torch.where(error > 0, best / error, 1.0)
+        super().__init__(spec, method, check)

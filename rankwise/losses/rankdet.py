@@ -11,8 +11,7 @@ from rankwise.losses.base import Outcome
 from rankwise.losses.blocks import Block, negative_regions, over_blocks, total
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
-from rankwise.pairsums import Method
-from rankwise.pairsums.product import product_sums
+from rankwise.pairsums import Method, product_sums
 
 #: Pairs of positives taken at once by the dense method: 4 million make 32 MB.
 PAIRS = 1 << 22

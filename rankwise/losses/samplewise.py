@@ -13,12 +13,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rankwise.distributed import all_reduce_mean, world_size
+from rankwise.eager import eager
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.blocks import Block, over_blocks, total
 from rankwise.losses.dense import read_dense
 from rankwise.losses.inputs import Samples, read_samples
 from rankwise.losses.second_order import unshared
-from rankwise.pairsums import eager
 
 
 class SamplewiseLoss(Loss):

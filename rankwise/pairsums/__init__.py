@@ -1,53 +1,52 @@
-"""Sums over all (positive, negative) pairs without the pairs. Numbers only: nothing here knows a particular loss.
+"""Sums over all (positive, negative) pairs without the pairs: what every ranking loss is made of.
 
-A ranking loss needs, for positives u with logits p_u and samples v with logits x_v, sums like Σ_v D(x_v - p_u) for each
-u, and the same read back from the other side: Σ_u w_u · D(x_v - p_u) for each v. `pair_sums` gives both:
+A ranking loss needs, for positives u with logits p_u and samples v with logits x_v, the sums Σ_v D(x_v - p_u) for each
+u, and their adjoint Σ_u w_u · D'(x_v - p_u) for each v. The method, in all engines but the definition:
 
-    sums = pair_sums(negatives, positives, Step(0.5))  # or Sigmoid(8.0), SigmoidCrossEntropy(8.0); method="dense"
-    number, rank, error = sums.over_negatives()   # for each u: Σ 1, Σ distance.rank, Σ distance.error over negatives
-    number, rank, error = sums.over_positives()   # over all positives v, u itself (1, D(0), D(0)) included
-    sums.over_positives(quality)                  # only over v with quality_v < quality_u
-    sums.over_positives(quality, values)          # each v times values_v: Σ_v values_v · D(p_v - p_u)
-    sums.read_back_positives(weights)             # for each positive v: Σ_u weights_u · rank(p_v - p_u), u = v included
-    sums.read_back_positives(weights, quality)    # only over u with quality_u > quality_v
-    sums.read_back(weights, out)                  # for each negative, written into the flat gradient `out`
+1. One pass over the samples: a histogram of the logits, with moments 0 to 3 of the samples in each cell.
+2. Each positive sums its neighbourhood by Taylor expansion about the cells' centres, and everything beyond by prefix
+   sums over the cells: far below S(z) = e^z - e^2z + …, which factorises, far above it is 1 less the same. This is a
+   one-dimensional fast multipole method. For the step the cells end where ramps end, and moments 0 and 1 are exact.
+3. The formula of the loss: from the sums to a weight for each positive (`formula`).
+4. The adjoint of 2, which leaves a cubic per cell, and one more pass: each sample evaluates its cell's cubic.
 
-All sums come in float64, [P]. A sum over quality_v >= quality_u is the one over all less the one over the lower.
-`error_driven` makes a loss of a value, these weights and the positives' gradient; the pass that reads the negatives'
-gradient back runs in backward only.
+`ranking_loss` computes a loss from a `RankingSpec`; `engines` lists the ways to do it, one of which is chosen per call.
 
-Negatives that are one process's share (``Negatives(..., world=True)``) are summed over all processes; positives are
-then those of all processes, and `error_driven` leaves out those whose place is -1.
+| engine | devices | distances | scopes | leaves to others |
+|---|---|---|---|---|
+| triton | CUDA, ROCm | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | floors, max_negatives, float64 |
+| numba | CPU | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | floors |
+| torch | any | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | nothing else |
+| dense | any | any, your own too | batch, image, world | nothing: it is the definition, pair by pair |
 
-`DensePairSums` is the definition, pair by pair. `FastPairSums` sums the negatives into cells (`passes`, `compiled`) and
-reads the positives' sums from these: `step` for the step, `sigmoid` and `floors` for the smooth ones.
+A floor drops pairs far below the positive: the margin of `ValidNegatives`, or a distance's cut.
 """
 
-from rankwise.pairsums.base import PairSums
-from rankwise.pairsums.dense import DensePairSums
 from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step
-from rankwise.pairsums.eager import eager
-from rankwise.pairsums.fast import FastPairSums, Method, pair_sums
-from rankwise.pairsums.gradient import error_driven
-from rankwise.pairsums.samples import Negatives, NotFiniteError, Sums
-from rankwise.pairsums.world import gather_rows, highest, world_size
+from rankwise.pairsums.engines import Engine, Method, choose, engines
+from rankwise.pairsums.messages import bad_labels, bad_numbers, bad_quality
+from rankwise.pairsums.product import product_sums
+from rankwise.pairsums.ranking import Ranked, ranking_loss
+from rankwise.pairsums.spec import ROUNDING, Forward, RankingSpec, Samples, Scope
 
 __all__ = [
-    "DensePairSums",
+    "ROUNDING",
     "Distance",
-    "FastPairSums",
+    "Engine",
+    "Forward",
     "Method",
-    "Negatives",
-    "NotFiniteError",
-    "PairSums",
+    "Ranked",
+    "RankingSpec",
+    "Samples",
+    "Scope",
     "Sigmoid",
     "SigmoidCrossEntropy",
     "Step",
-    "Sums",
-    "eager",
-    "error_driven",
-    "gather_rows",
-    "highest",
-    "pair_sums",
-    "world_size",
+    "bad_labels",
+    "bad_numbers",
+    "bad_quality",
+    "choose",
+    "engines",
+    "product_sums",
+    "ranking_loss",
 ]

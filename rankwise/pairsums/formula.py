@@ -18,11 +18,14 @@ FEW_ABOVE = 1e-5
 
 
 class Sums(NamedTuple):
-    """Per positive u, sums over samples v: how many, of rank(x_v - p_u), of error(x_v - p_u); float64 [P] each."""
+    """Per positive u, sums over samples v: of rank(x_v - p_u), of error(x_v - p_u), and how many; float64 [P] each.
 
-    number: Tensor
+    The number may be None unless the spec has a margin: nothing else asks for it.
+    """
+
     rank: Tensor
     error: Tensor
+    number: Tensor | None = None
 
 
 class Over(NamedTuple):
@@ -33,7 +36,7 @@ class Over(NamedTuple):
         positives: Of values_v · rank over all positives v, u itself included, for each row of the values, [K, P].
         lower: Over the positives of strictly lower quality; its rank is [K, P], one row for each of the values. None
             if not asked for.
-        faults: How many of the group's logits are NaN or infinite, scalar.
+        faults: How many of the negatives are NaN or infinite, scalar.
     """
 
     negatives: Sums
@@ -59,7 +62,7 @@ class PairSums(Protocol):
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · rank(x_v - p_u) to its index in the group's flat gradient.
 
-        Samples that are not negatives get any number.
+        Samples that are not negatives get 0.
         """
 
 
@@ -108,11 +111,15 @@ def values_of(spec: RankingSpec, quality: Tensor) -> Tensor:
 
 def pairwise(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
     """L = 1/|P| · Σ_u w_u / B_u · Σ_{v ∈ A_u} D(x_v - p_u): `PairwiseError`."""
-    number, rank, error = over.negatives
+    rank, error, number = over.negatives
+    balance = rank + over.positives[0] + (spec.own - 0.5)  # u's own rank(0) = 1/2 is in the sum over all positives
     if over.lower is not None:
-        number, rank, error = number + over.lower.number, rank + over.lower.rank[0], error + over.lower.error
-    own = spec.own - 0.5  # u's own rank(0) = 1/2 is in the sum over all positives
-    balance = over.negatives.rank + over.positives[0] + own if spec.margin is None else number.clamp(min=1)
+        rank, error = rank + over.lower.rank[0], error + over.lower.error
+    if spec.margin is not None:
+        lower = 0 if over.lower is None else over.lower.number
+        assert number is not None
+        assert lower is not None
+        balance = (number + lower).clamp(min=1)
     error = error / balance
     weight = group.quality if spec.weight_by_quality else torch.ones_like(balance)
     if spec.interpolated:

@@ -78,8 +78,9 @@ def _reason(samples: Samples, spec: RankingSpec) -> str:
     classes = logits.shape[1]
     if not bool(((labels >= -1) & (labels <= classes)).all()):
         return bad_labels(labels, classes)
-    if not bool(logits.isfinite().all()):
-        return bad_numbers("logits", logits)
+    read = logits.masked_fill((labels < 0)[:, None], 0)
+    if not bool(read.isfinite().all()):
+        return bad_numbers("logits", read)
     if samples.quality is not None:
         rows = ((labels >= 0) & (labels < classes)).nonzero().squeeze(1)
         picked = samples.quality[rows]
@@ -87,7 +88,7 @@ def _reason(samples: Samples, spec: RankingSpec) -> str:
             return bad_quality(picked, rows, ROUNDING)
     if spec.scope == "world":
         return "another process was called with bad values; its own message says which"
-    return f"the loss overflows {logits.dtype}: logits are as far apart as {float(logits.max() - logits.min()):g}"
+    return f"the loss overflows {logits.dtype}: logits are as far apart as {float(read.max()) - float(read.min()):g}"
 
 
 class _Ranking(torch.autograd.Function):
@@ -129,7 +130,7 @@ def _(
 
 
 def _flat(found: Forward) -> list[Tensor]:
-    boxes = torch.empty_like(found.log[:0]) if found.box_weights is None else found.box_weights
+    boxes = found.loss.new_empty(0) if found.box_weights is None else found.box_weights
     return [found.loss, found.log, boxes, *found.saved]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -53,13 +53,12 @@ class RankingSpec:
     tau: float = 0.5
     scope: Scope = "batch"
 
-    def __post_init__(self) -> None:
-        _KNOWN.setdefault(self.key, self)
+    #: A string that stands for it in operators, which take no objects.
+    key: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> str:
-        """A string that stands for it in operators, which take no objects."""
-        return repr(self)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", repr(self))
+        _KNOWN.setdefault(self.key, self)
 
     @classmethod
     def of_key(cls, key: str) -> RankingSpec:
@@ -119,9 +118,10 @@ class Forward(NamedTuple):
     """What an engine's forward pass returns; nothing requires a gradient, all of it is on the samples' device.
 
     Attributes:
-        loss: Scalar; float64 for float64 logits, else float32. 0 without positives, NaN if there are faults.
+        loss: Scalar; float64 for float64 logits, else float32. 0 without positives. NaN if there are faults,
+            as is then the gradient.
         log: The numbers that ``spec.log`` names, [len(spec.log)], float64 where the device has it. "faults" counts
-            bad values: logits that are NaN or infinite (ignored rows too), labels out of range, qualities of positives
+            bad values: logits of rows not ignored that are NaN or infinite, labels out of range, qualities of positives
             that are NaN or outside [0, 1] by more than 1e-4. Smaller excess is rounding and is clamped.
         box_weights: How much each row's box error counts, in the loss's dtype, [A], 0 for rows that are not positive;
             None unless the family is "alrp".

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.distributed import destroy_process_group, init_process_group
 from torch.multiprocessing.spawn import start_processes
 
@@ -19,7 +19,6 @@ from rankwise.losses import (
     Sigmoid,
     ValidNegatives,
 )
-from rankwise.pairsums import world
 
 ROWS, CLASSES = 240, 3
 
@@ -109,7 +108,7 @@ def sent() -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("all_gather", "all_reduce"):
-            patch.setattr(world.distributed, name, counting(getattr(world.distributed, name)))
+            patch.setattr(distributed, name, counting(getattr(distributed, name)))
         logits = torch.randn(3000, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
         labels = torch.full((3000,), 4)
         labels[:2000] = 1

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rankwise.pairsums.product import product_sums
+from rankwise.pairsums import product_sums
 
 
 @pytest.mark.parametrize("a", [0.1, 1.0, 2.0, 20.0])

@@ -96,6 +96,18 @@ def _triton() -> Engine:
     return TritonEngine()
 
 
+def _numba() -> Engine:
+    from rankwise.pairsums.engines.numba import NumbaEngine
+
+    return NumbaEngine()
+
+
+def _torch() -> Engine:
+    from rankwise.pairsums.engines.torch import TorchEngine
+
+    return TorchEngine()
+
+
 def _dense() -> Engine:
     from rankwise.pairsums.engines.dense import DenseEngine
 
@@ -105,5 +117,7 @@ def _dense() -> Engine:
 #: What each engine runs on, and how to get it: its libraries are imported when it is first asked for.
 _ENGINES: dict[str, tuple[str, Callable[[], Engine]]] = {
     "triton": ("cuda, rocm", _triton),
+    "numba": ("cpu", _numba),
+    "torch": ("any", _torch),
     "dense": ("any", _dense),
 }

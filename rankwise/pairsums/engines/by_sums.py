@@ -56,6 +56,30 @@ class Saved(NamedTuple):
     bounds: Tensor
 
 
+class Read(NamedTuple):
+    """The samples, read.
+
+    Attributes:
+        values: Flat logits, float32 or float64, [n].
+        columns: Number of classes.
+        skip: Which of the values are not negatives, as in `Group`, int64 [k, 2].
+        rows: The rows of the positives, rising, int64 [P].
+        where: Where the positives are in the flat logits, rising, int64 [P].
+        positives: Their logits, float64 [P]; 0 for bad ones.
+        quality: Their qualities, float64 [P]; 0 for bad ones, or if the loss reads none.
+        faults: Number of bad labels, positives and qualities, scalar.
+    """
+
+    values: Tensor
+    columns: int
+    skip: Tensor
+    rows: Tensor
+    where: Tensor
+    positives: Tensor
+    quality: Tensor
+    faults: Tensor
+
+
 class SumsEngine(ABC):
     """An engine that gives the sums over the pairs of a group, and gets the rest from here."""
 
@@ -69,16 +93,20 @@ class SumsEngine(ABC):
     def sums(self, group: Group, spec: RankingSpec) -> PairSums:
         """The sums over the pairs of a group with at least one positive."""
 
+    def read(self, samples: Samples) -> Read:
+        """The positives among the samples, and what is not negative."""
+        return _read(samples)
+
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""
-        read = _read(_sorted_by_image(samples)[0])
+        read = self.read(_sorted_by_image(samples)[0])
         shared = spec.scope == "world" and world_size() > 1
         positives, quality, mine = _gather(read) if shared else (read.positives, read.quality, slice(None))
         number, copies = len(positives), world_size() if shared else 1
         faults = read.faults
         apart = number == 0 or samples.image is not None or spec.max_negatives is not None
         if apart:  # the sums do not see all logits
-            faults = faults + (~read.values.isfinite()).sum()
+            faults = faults + (~read.values.isfinite().index_fill_(0, skipped(read.skip), True)).sum()
             if shared:
                 distributed.all_reduce(faults)
         totals = torch.zeros(len(spec.log) - 1, dtype=torch.float64, device=positives.device)  # the loss, then the log
@@ -103,15 +131,17 @@ class SumsEngine(ABC):
             taken = sum(map(len, picked))
             ends = taken - len(picked[-1]) if picked else 0, taken
             bounds.append([flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop, *ends])
-        loss = torch.where(faults > 0, torch.nan, totals[0]).to(read.values.dtype)
+        scale = torch.where(faults > 0, torch.nan, 1.0)
+        loss = (totals[0] * scale).to(read.values.dtype)
+        scale = scale * copies
         log = torch.cat([totals.new_tensor([number]), faults.double()[None], totals[1:]])
         saved = Saved(
             read.skip,
             read.where,
-            gradient[mine] * copies,
+            gradient[mine] * scale,
             positives,
-            weights * copies,
-            torch.cat(picked) if picked else read.where[:0],
+            weights * scale,
+            torch.cat(picked) if picked else read.where.new_empty(0),
             torch.tensor(bounds, dtype=torch.int64).view(-1, 8),
         )
         if spec.family != "alrp":
@@ -123,7 +153,7 @@ class SumsEngine(ABC):
     def backward(self, upstream: Tensor, samples: Samples, saved: tuple[Tensor, ...], spec: RankingSpec) -> Tensor:
         """The gradient of the logits, in their shape and dtype."""
         kept = Saved(*saved)
-        values = _working(_sorted_by_image(samples)[0].logits).view(-1)
+        values = working(_sorted_by_image(samples)[0].logits).view(-1)
         bounds = kept.bounds.tolist()
         whole = [(row[0], row[1]) for row in bounds] == [(0, len(values))] and spec.max_negatives is None
         out = (torch.empty_like if whole else torch.zeros_like)(values)
@@ -169,21 +199,8 @@ class SumsEngine(ABC):
         return Forward(loss, floats(len(spec.log)), box_weights if spec.family == "alrp" else None, saved)
 
 
-class _Read(NamedTuple):
-    """The samples, read: flat logits, what is not negative, the positives, number of bad labels and qualities."""
-
-    values: Tensor
-    columns: int
-    skip: Tensor
-    rows: Tensor
-    where: Tensor
-    positives: Tensor
-    quality: Tensor
-    faults: Tensor
-
-
-def _read(samples: Samples) -> _Read:
-    logits, labels = _working(samples.logits), samples.labels
+def _read(samples: Samples) -> Read:
+    logits, labels = working(samples.logits), samples.labels
     columns = logits.shape[1]
     values = logits.view(-1)
     marked = (labels != columns).nonzero().squeeze(1)  # few: all else is background, and so in range
@@ -193,17 +210,19 @@ def _read(samples: Samples) -> _Read:
     start = marked * columns + marks * positive
     skip = torch.stack([start, start + torch.where(positive, 1, columns)], 1)
     rows, index = marked[positive], start[positive]
-    positives = values[index].double().nan_to_num(0.0, 0.0, 0.0)  # bad ones are counted among the values
+    positives = values[index].double()
+    faults = faults + (~positives.isfinite()).sum()
+    positives = positives.nan_to_num(0.0, 0.0, 0.0)
     quality = torch.zeros_like(positives)
     if samples.quality is not None:
         given = samples.quality[rows].double()
         fine = (given >= -ROUNDING) & (given <= 1 + ROUNDING)
         faults = faults + (~fine).sum()
         quality = torch.where(fine, given.clamp(0, 1), 0.0)
-    return _Read(values, columns, skip, rows, index, positives, quality, faults)
+    return Read(values, columns, skip, rows, index, positives, quality, faults)
 
 
-def _working(logits: Tensor) -> Tensor:
+def working(logits: Tensor) -> Tensor:
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 
@@ -221,7 +240,7 @@ def _unsorted(rows: Tensor, samples: Samples) -> Tensor:
     return rows if order is None else torch.empty_like(rows).index_copy_(0, order, rows)
 
 
-def _parts(read: _Read, image: Tensor | None, number: int) -> list[tuple[slice, slice, slice]]:
+def _parts(read: Read, image: Tensor | None, number: int) -> list[tuple[slice, slice, slice]]:
     """For each group with positives, where it is in the flat logits, in ``skip`` and in the positives."""
     if number == 0:
         return []
@@ -235,7 +254,7 @@ def _parts(read: _Read, image: Tensor | None, number: int) -> list[tuple[slice, 
     return [(flat, skip, ours) for flat, skip, ours in groups if ours.start < ours.stop]
 
 
-def _gather(read: _Read) -> tuple[Tensor, Tensor, slice]:
+def _gather(read: Read) -> tuple[Tensor, Tensor, slice]:
     """Logits and qualities of the positives of all processes, and which are this one's."""
     everyone = all_gather_rows(torch.stack([read.positives, read.quality], 1))
     before = sum(map(len, everyone[: rank()]))
@@ -245,9 +264,10 @@ def _gather(read: _Read) -> tuple[Tensor, Tensor, slice]:
 
 def _reduce(over: Over, faults: Tensor) -> tuple[Over, Tensor]:
     """The sums over the negatives of all processes, and all their faults."""
-    sums = torch.cat([torch.stack(over.negatives).flatten(), faults.double()[None]])
+    parts = [part for part in over.negatives if part is not None]
+    sums = torch.cat([*parts, faults.double()[None]])
     distributed.all_reduce(sums)
-    return over._replace(negatives=Sums(*sums[:-1].view(3, -1))), sums[-1]
+    return over._replace(negatives=Sums(*sums[:-1].view(len(parts), -1))), sums[-1]
 
 
 def _highest(group: Group, number: int, shared: bool) -> tuple[Group, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,8 +12,8 @@ from rankwise.pairsums.engines.by_sums import Group, SumsEngine, skipped
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec, Samples
 
-#: Pairs taken at once: 4 million make 32 MB of differences.
-BLOCK = 1 << 22
+#: Pairs taken at once: half a million make 4 MB of differences.
+BLOCK = 1 << 19
 
 
 class DenseEngine(SumsEngine):
@@ -40,19 +41,26 @@ class DenseSums:
     def __init__(self, group: Group, spec: RankingSpec) -> None:
         self.group, self.distance = group, spec.distance
         self.floor = spec.floor(group.positives)
-        self.negatives = torch.ones_like(group.values, dtype=torch.bool)
-        self.negatives[skipped(group.skip)] = False
+
+    @cached_property
+    def negatives(self) -> Tensor:
+        """Which of the group's values are negatives, bool [n]."""
+        return torch.ones_like(self.group.values, dtype=torch.bool).index_fill_(0, skipped(self.group.skip), False)
 
     def over(self, values: Tensor, lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        p, quality = self.group.positives, self.group.quality
         negatives = self._sums(self.group.values[self.negatives].double(), None, None)
+        return Over(negatives, *self.among(values, lower), (~self.group.values[self.negatives].isfinite()).sum())
+
+    def among(self, values: Tensor, lower: bool) -> tuple[Tensor, Sums | None]:
+        """The sums over positives alone: as in `Over`, ``positives`` and ``lower``."""
+        p, quality = self.group.positives, self.group.quality
         among = torch.stack([self._sums(p, value, None).rank for value in values])
         below = None
         if lower:
             first, *others = (self._sums(p, value, quality) for value in values)
             below = first._replace(rank=torch.stack([first.rank, *(other.rank for other in others)]))
-        return Over(negatives, among, below, (~self.group.values.isfinite()).sum())
+        return among, below
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
         """For each positive v, Σ_u weights_u · rank(p_v - p_u): over all u, or over those of higher quality."""
@@ -69,9 +77,8 @@ class DenseSums:
         parts = []
         for _, z, counts in self._blocks(x, quality):
             counts = counts.double() if values is None else counts * values
-            parts.append(
-                [counts.sum(1), (self.distance.rank(z) * counts).sum(1), (self.distance.error(z) * counts).sum(1)]
-            )
+            rank, error = self.distance.rank(z) * counts, self.distance.error(z) * counts
+            parts.append([rank.sum(1), error.sum(1), counts.sum(1)])
         return Sums(*map(torch.cat, zip(*parts, strict=True)))
 
     def _adjoint(self, x: Tensor, weights: Tensor, quality: Tensor | None) -> Tensor:

@@ -39,5 +39,5 @@ def _helpers(number: int) -> ThreadPoolExecutor:
     """At least so many threads."""
     global _pool
     if _pool is None or _pool[0] != os.getpid() or _pool[1] < number:
-        _pool = os.getpid(), number, ThreadPoolExecutor(number, thread_name_prefix="pairsums")
+        _pool = os.getpid(), number, ThreadPoolExecutor(number, thread_name_prefix="rankwise")
     return _pool[2]

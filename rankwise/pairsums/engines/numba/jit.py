@@ -20,6 +20,6 @@ def compiled_sum(function: Callable[..., Any]) -> Any:
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
     try:
-        return numba.njit(nogil=True, cache=True, **options)(function)
+        return numba.njit(nogil=True, cache=True, error_model="numpy", **options)(function)
     except RuntimeError:  # there is no folder to keep it in
-        return numba.njit(nogil=True, **options)(function)
+        return numba.njit(nogil=True, error_model="numpy", **options)(function)

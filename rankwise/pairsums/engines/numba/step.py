@@ -1,0 +1,143 @@
+"""Sums of the step over all pairs, exact: between the ends of the positives' ramps everything is linear.
+
+The ends p_u - δ and p_u + δ of all ramps cut the line into cells, in which the samples' number and the sum of their
+offsets are known. Summed from above they give Σ max(0, x - end) at each end, and a ramp is the difference of two such
+sums. In the adjoint, offset and slope change at each end by the weight of its positive. In order of quality the same
+sums over positives come from a Fenwick tree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.pairsums.engines.numba.passes import Edges, edges
+
+#: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
+WIDEST, FARTHEST = 1e5, 1e7
+
+
+class Ramps(NamedTuple):
+    """The positives' ramps.
+
+    Attributes:
+        positives: Logits, counted from the edges' origin, [P].
+        begin: Which edge each begins at, [P].
+        end: Which edge each ends at, [P].
+        rank: Index of each in the order of logits, [P].
+        low: How many positives are below each ramp's begin, [P].
+        high: How many are below its end, [P].
+        delta: Half the width of a ramp.
+    """
+
+    positives: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    rank: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    delta: float
+
+
+def place(p: np.ndarray, delta: float) -> tuple[Edges, Ramps] | None:
+    """The cells between the ends of all ramps of positives, [P]; None if they are too far apart or from zero."""
+    order = np.argsort(p, kind="stable")
+    ordered = p[order]
+    if ordered[-1] - ordered[0] > WIDEST * delta or max(-ordered[0], ordered[-1]) > FARTHEST * delta:
+        return None
+    ends = np.concatenate([p - delta, p + delta])
+    sorting = np.argsort(ends, kind="stable")
+    which = np.empty(len(ends), np.int64)
+    which[sorting] = np.arange(len(ends))
+    cells = edges(ends[sorting])
+    rank = np.empty(len(p), np.int64)
+    rank[order] = np.arange(len(p))
+    low, high = np.searchsorted(ordered, p - delta), np.searchsorted(ordered, p + delta)
+    return cells, Ramps(p - cells.origin, which[: len(p)], which[len(p) :], rank, low, high, delta)
+
+
+@compiled
+def read(table: Any, ramps: Any, rank: Any) -> None:
+    """Each positive's sum of H over the samples of a table of number and sum of offsets, [cells, 2], used up here."""
+    for cell in range(len(table) - 2, -1, -1):
+        table[cell] += table[cell + 1]
+    for u in range(len(rank)):
+        begin, end, p = table[ramps.begin[u] + 1], table[ramps.end[u] + 1], ramps.positives[u]
+        above_begin = begin[1] - (p - ramps.delta) * begin[0]  # Σ max(0, x - begin)
+        above_end = end[1] - (p + ramps.delta) * end[0]
+        rank[u] = (above_begin - above_end) / (2 * ramps.delta)
+
+
+@compiled
+def adjoint(ramps: Any, weights: Any, out: Any) -> None:
+    """Offset and slope in each cell, [cells, 2], of Σ_u weights_u · H(x - p_u)."""
+    out[:] = 0.0
+    for u in range(len(weights)):
+        slope, p = weights[u] / (2 * ramps.delta), ramps.positives[u]
+        out[ramps.begin[u] + 1, 0] -= (p - ramps.delta) * slope
+        out[ramps.begin[u] + 1, 1] += slope
+        out[ramps.end[u] + 1, 0] += (p + ramps.delta) * slope
+        out[ramps.end[u] + 1, 1] -= slope
+    for cell in range(1, len(out)):
+        out[cell] += out[cell - 1]
+
+
+@compiled
+def _prefix(tree: Any, end: Any, out: Any) -> None:
+    """The sums over the first ``end`` leaves of a Fenwick tree."""
+    out[:] = 0.0
+    while end > 0:
+        out += tree[end]
+        end -= end & -end
+
+
+@compiled
+def _ask(tree: Any, total: Any, ramps: Any, u: Any, low: Any, high: Any, out: Any) -> None:
+    """For each of the values, Σ values_v · H(p_v - p_u) over the positives v in the tree."""
+    _prefix(tree, ramps.low[u], low)
+    _prefix(tree, ramps.high[u], high)
+    for k in range(len(total)):
+        inside, moment = high[2 * k] - low[2 * k], high[2 * k + 1] - low[2 * k + 1]
+        out[k, u] = total[k] - high[2 * k] + (moment - ramps.positives[u] * inside) / (2 * ramps.delta) + 0.5 * inside
+
+
+def among(
+    ramps: Ramps, quality: np.ndarray, values: np.ndarray, everyone: bool, lower: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each positive u and each row of values, [K, P], Σ values_v · H(p_v - p_u).
+
+    Returns:
+        The sums over all positives v, u itself included, and over those of lower quality; [K, P] where asked for.
+    """
+    sums = np.empty(values.shape if everyone else (0, 0)), np.empty(values.shape if lower else (0, 0))
+    _among(ramps, quality, np.argsort(quality, kind="stable"), np.ascontiguousarray(values), *sums)
+    return sums
+
+
+@compiled
+def _among(ramps: Any, quality: Any, order: Any, values: Any, everyone: Any, lower: Any) -> None:
+    kinds, number = values.shape
+    tree, total = np.zeros((number + 1, 2 * kinds)), np.zeros(kinds)  # Σ values and Σ values · p, for each row
+    low, high = np.empty(2 * kinds), np.empty(2 * kinds)
+    first = 0
+    while first < number:
+        end = first
+        while end < number and quality[order[end]] == quality[order[first]]:
+            if lower.size:
+                _ask(tree, total, ramps, order[end], low, high, lower)
+            end += 1
+        for v in order[first:end]:
+            for k in range(kinds):
+                total[k] += values[k, v]
+            node = ramps.rank[v] + 1
+            while node <= number:
+                for k in range(kinds):
+                    tree[node, 2 * k] += values[k, v]
+                    tree[node, 2 * k + 1] += values[k, v] * ramps.positives[v]
+                node += node & -node
+        first = end
+    if everyone.size:
+        for u in range(number):
+            _ask(tree, total, ramps, u, low, high, everyone)

@@ -1,0 +1,245 @@
+"""The engines: exact against the definition, for any finite logits, chosen once a call, under torch.compile."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from engine_scenes import LOSSES, STAGES, assert_exact, run, scene
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rankwise.losses import ALRPLoss, APELoss, PairwiseError, PELoss, RankSortLoss, Sigmoid, Step
+from rankwise.pairsums import RankingSpec, Samples, SigmoidCrossEntropy, choose, engines
+
+ENGINES = ["numba", "torch"]
+
+
+@pytest.mark.parametrize("method", ENGINES)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_sample_gets_the_gradient_of_the_definition(name, stage, method):
+    assert_exact(LOSSES[name], method, *scene(*STAGES[stage]))
+
+
+@pytest.mark.parametrize("method", ENGINES)
+@pytest.mark.parametrize("name", ["APE", "AP", "RankSort", "aLRP"])
+@pytest.mark.parametrize("ties", [False, True])
+def test_thousands_of_positives_get_the_gradient_of_the_definition(name, method, ties):
+    logits, labels, quality = scene(0, 1.5, 0.5, 1.5, positives=1400, rows=1800)
+    if ties:
+        logits, quality = (logits * 4).round() / 4, (quality * 5).round() / 5
+    assert_exact(LOSSES[name], method, logits, labels, quality)
+
+
+def huge(method: str) -> None:
+    """Any finite float32: spreads and shifts up to 3e38, positives and negatives beyond each other."""
+    for spread, shift in ((1e3, 0), (1e5, 0), (1.0, 1e5), (30.0, 1e7), (1e8, 0), (1.0, 1e8), (1e8, 1e9), (1e20, 0),
+                          (1e14, -1e15), (1.0, 3e37), (5e36, 0)):  # fmt: skip
+        for name in LOSSES:
+            logits, labels, quality = scene(shift, spread, shift, spread, rows=200)
+            assert_exact(LOSSES[name], method, logits, labels, quality)
+    logits = torch.tensor([[1e8], [1e8], [2e8], [0.0]])
+    labels, quality = torch.tensor([0, 0, 1, 1]), torch.tensor([0.3, 0.6, 0.0, 0.0])
+    for name in LOSSES:
+        assert_exact(LOSSES[name], method, logits, labels, quality)
+    logits, labels, quality = scene(0, 1, 1, 1, rows=200)
+    logits[labels == 3, 0] = 3e37
+    logits[labels == 3, 1] = -3e38
+    for name in LOSSES:
+        assert_exact(LOSSES[name], method, logits, labels, quality)
+
+
+def test_any_finite_float32_is_summed_right_and_in_bounds(tmp_path):
+    """In a process of its own that compiles anew: numba checks bounds only in code that it compiled to do so."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_engines; test_engines.huge('numba')"
+    here = Path(__file__).parent
+    settings = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(here.parents[1])}
+    command = [sys.executable, "-c", code, str(here)]
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_any_finite_float32_is_summed_right_in_torch():
+    huge("torch")
+
+
+@pytest.mark.parametrize("method", [*ENGINES, "dense"])
+def test_a_loss_beyond_float32_is_an_error_that_says_so(method):
+    logits, labels = torch.tensor([[-3e38], [3e38]]), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="overflows"):
+        PELoss(method=method)(logits, labels)
+
+
+# One choice of engine a call
+
+
+def test_engines_are_listed_with_their_devices():
+    listed = {engine.name: engine for engine in engines()}
+    assert list(listed) == ["triton", "numba", "torch", "dense"]
+    assert listed["numba"].devices == "cpu"
+    assert listed["numba"].missing is None
+
+
+def chosen(spec: RankingSpec, method: str = "fast", device: str = "cpu") -> str:
+    samples = Samples(torch.zeros(3, 2, device=device), torch.zeros(3, dtype=torch.int64, device=device))
+    return choose(method, spec, samples).name
+
+
+def test_fast_takes_the_best_engine_that_can():
+    plain = RankingSpec("pairwise", SigmoidCrossEntropy())
+    assert chosen(plain) == "numba"
+    assert chosen(plain, device="meta") == "torch"
+    assert chosen(RankingSpec("pairwise", SigmoidCrossEntropy(cut=4.0))) == "torch"
+    assert chosen(RankingSpec("pairwise", Step(), margin=0.25)) == "torch"
+    assert chosen(plain, "dense") == "dense"
+
+
+def test_an_engine_that_cannot_is_an_error_that_says_why():
+    with pytest.raises(ValueError, match='method="numba" is not possible here: it cannot drop pairs'):
+        PELoss(cut=4.0, method="numba")(torch.zeros(3, 1), torch.tensor([0, 1, 1]))
+    with pytest.raises(ValueError, match="needs tensors on a CPU, got meta"):
+        chosen(RankingSpec("pairwise", Step()), "numba", "meta")
+
+
+@dataclass(frozen=True)
+class Squared(Sigmoid):
+    """A distance of one's own."""
+
+    def error(self, z: Tensor) -> Tensor:
+        return super().rank(z).square()
+
+
+def test_a_distance_of_ones_own_is_only_summed_by_the_definition():
+    with pytest.raises(ValueError, match=r'Squared.*use method="dense"'):
+        PairwiseError(Squared())
+    logits, labels, quality = scene(*STAGES["middle"])
+    loss = PairwiseError(Squared(), method="dense")(logits, labels, quality)
+    assert loss.item() != pytest.approx(PairwiseError(Sigmoid())(logits, labels, quality).item(), rel=0.01)
+
+
+def test_a_loss_prints_its_settings():
+    text = repr(APELoss(lam=5.0, scope="image"))
+    assert text.startswith("APELoss(")
+    for setting in ("SigmoidCrossEntropy(lam=5.0", "adaptive=True", "scope='image'", "method='fast'"):
+        assert setting in text
+
+
+# Bad values
+
+
+@pytest.mark.parametrize("method", [*ENGINES, "dense"])
+@pytest.mark.parametrize("scope", ["batch", "image"])
+def test_unchecked_bad_values_make_the_loss_nan_and_are_counted(method, scope):
+    logits, labels, quality = scene(*STAGES["middle"])
+    image = torch.arange(len(labels)) // 500
+    logits[7, 1], logits[8, 2] = torch.nan, -torch.inf
+    labels[100] = 9
+    quality[(labels == 1).nonzero()[0]] = 1.5
+    outcome = APELoss(method=method, scope=scope, check=False).outcome(logits, labels, quality, image)
+    assert outcome.loss.isnan()
+    assert outcome.parts["faults"] == 4
+
+
+def test_faults_are_zero_where_all_is_well():
+    assert APELoss(check=False).outcome(*scene(*STAGES["middle"])).parts["faults"] == 0
+
+
+# Threads and operations
+
+
+@pytest.mark.parametrize("name", ["APE", "AP"])
+def test_the_number_of_threads_changes_nothing_but_rounding(name, monkeypatch):
+    logits, labels, quality = scene(*STAGES["middle"], rows=100_000)
+    results = []
+    for count in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=count: count)
+        results.append(run(LOSSES[name], "numba", logits, labels, quality)[:2])
+        again = run(LOSSES[name], "numba", logits, labels, quality)[:2]
+        assert all(torch.equal(a, b) for a, b in zip(results[-1], again, strict=True))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], rtol=1e-6, atol=0)
+
+
+def test_losses_may_run_in_several_threads_at_once():
+    logits, labels, quality = scene(*STAGES["middle"], rows=50_000)
+    wanted = run(APELoss, "numba", logits, labels, quality)[1]
+    got = [torch.empty(0)] * 6
+
+    def work(number: int) -> None:
+        got[number] = run(APELoss, "numba", logits, labels, quality)[1]
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(len(got))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(torch.equal(gradient, wanted) for gradient in got)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that compute: not views, not allocations."""
+
+    VIEWS = re.compile(
+        r"(view|detach|alias|slice|select|unsqueeze|squeeze|expand|permute|transpose|t|unbind|as_strided|split|"
+        r"_unsafe_view|empty|new_empty|empty_like|_local_scalar_dense|chunk)\."
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function).removeprefix("aten.")
+        if not self.VIEWS.match(name):
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_torch_engine_takes_few_operations():
+    logits, labels, quality = scene(*STAGES["middle"])
+    leaf = logits.requires_grad_()
+    with Operations() as counted:
+        APELoss(method="torch", check=False)(leaf, labels, quality).backward()
+    assert len(counted.names) <= 310, counted.names
+
+
+# torch.compile
+
+
+@pytest.mark.parametrize("loss", [APELoss(), APELoss(method="torch"), PELoss(cut=4.0), RankSortLoss(), ALRPLoss()])
+def test_a_compiled_step_has_no_graph_break(loss):
+    logits, labels, quality = scene(*STAGES["middle"], rows=120)
+
+    def step(x: Tensor) -> Tensor:
+        return 3 * loss(2 * x, labels, quality)
+
+    leaf = logits.requires_grad_()
+    expected = step(leaf)
+    value = torch.compile(step, backend="aot_eager", fullgraph=True)(leaf)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(torch.autograd.grad(value, leaf), torch.autograd.grad(expected, leaf))
+
+
+def test_a_compiled_step_raises_on_bad_values():
+    logits, labels, quality = scene(*STAGES["middle"], rows=120)
+    loss = APELoss()
+    step = torch.compile(lambda x: loss(x, labels, quality), backend="aot_eager", fullgraph=True)
+    row = int((labels == 3).nonzero()[0])
+    logits[row, 1] = torch.nan
+    with pytest.raises(ValueError, match=rf"logits.*\[{row}, 1\]"):
+        step(logits)
+
+
+@pytest.mark.parametrize("method", [*ENGINES, "dense"])
+@pytest.mark.parametrize("family", ["pairwise", "alrp"])
+def test_the_operators_are_registered_as_torch_wants_them(method, family):
+    logits, labels, quality = scene(*STAGES["middle"], rows=120)
+    spec = RankingSpec(family, Step(), adaptive=family == "pairwise")
+    arguments = logits.requires_grad_(), labels, quality, None, spec.key, method, True
+    torch.library.opcheck(torch.ops.rankwise.ranking_loss.default, arguments)
