@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,3 +34,25 @@ def test_the_loop_of_forty_lines_learns(capsys: pytest.CaptureFixture[str]) -> N
     losses = [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", capsys.readouterr().out)]
     assert len(losses) == 2
     assert losses[1] < 0.75 * losses[0]
+
+
+def losses_of(*words: str, processes: int = 1) -> list[float]:
+    """The losses that the example of several processes prints."""
+    program = [str(EXAMPLES / "several_processes.py"), *words]
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    paths = os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(
+        [sys.executable, *launch, *program], env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", done.stdout)]
+
+
+@pytest.mark.parametrize("by", ["ddp", "fabric", "accelerate"])
+def test_two_processes_rank_as_one(by: str) -> None:
+    precise, rough = losses_of(), losses_of("--bf16")
+    assert len(precise) == 5
+    assert losses_of("--by", by, processes=2) == pytest.approx(precise, rel=1e-6)
+    assert losses_of("--by", by, "--bf16", processes=2) == pytest.approx(rough, rel=0.02)
+    assert rough != pytest.approx(precise, rel=1e-6)

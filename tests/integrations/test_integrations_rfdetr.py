@@ -1,0 +1,71 @@
+"""RF-DETR of the package rfdetr, trained by ranking with its own trainer.
+
+Its training extra pins another version of hotcoco than ours, so it has an environment of its own: `make test-rfdetr`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from drawn_images import IMAGES, SIZE, draw, write_coco
+from torchvision.ops import box_iou
+
+from rankwise.losses import APELoss
+
+rfdetr = pytest.importorskip("rfdetr", reason="rfdetr is not installed: make test-rfdetr")
+pytest.importorskip("pytorch_lightning", reason="rfdetr[train] is not installed: make test-rfdetr")
+
+from rankwise.integrations.rfdetr import use_ranking  # noqa: E402
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    small = {"resolution": SIZE, "positional_encoding_size": SIZE // 16, "num_classes": 2, "group_detr": 2}
+    return rfdetr.RFDETRNano(pretrain_weights=None, num_queries=20, num_select=20, device="cpu", **small)
+
+
+def test_groups_and_layers_rank_each_by_itself(tmp_path: Path) -> None:
+    from rfdetr.config import TrainConfig
+    from rfdetr.training import RFDETRModelModule
+
+    module = RFDETRModelModule(model().model_config, TrainConfig(dataset_dir=str(tmp_path), tensorboard=False))
+    torch.manual_seed(0)
+    targets = [{"labels": torch.tensor([1]), "boxes": torch.tensor([[0.5, 0.5, 0.4, 0.4]])}]
+    layer = {"pred_logits": torch.randn(1, 40, 3), "pred_boxes": torch.rand(1, 40, 4) * 0.4 + 0.3}
+    outputs = {**layer, "aux_outputs": [dict(layer)], "enc_outputs": dict(layer)}
+    own = module.criterion(outputs, targets)
+    losses = use_ranking(module, APELoss()).criterion(outputs, targets)
+    ranked = [name for name in losses if name.startswith("loss_ce")]
+    assert ranked == ["loss_ce", "loss_ce_0", "loss_ce_enc"]
+    assert all(losses[name] == own[name] for name in losses if not name.startswith("loss_ce"))
+    match = module.criterion.matcher(layer, targets, group_detr=2)[0][0].tolist()
+    expected = []
+    for group, query in enumerate(match):
+        labels, quality = torch.full((20,), 3), torch.zeros(20)
+        x, y, w, h = layer["pred_boxes"][0, query]
+        box = torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2])[None]
+        labels[query - 20 * group] = 1
+        quality[query - 20 * group] = box_iou(box, torch.tensor([[0.3, 0.3, 0.7, 0.7]])).item()
+        expected.append(APELoss()(layer["pred_logits"][0, 20 * group : 20 * group + 20], labels, quality))
+    torch.testing.assert_close(losses["loss_ce"], sum(expected) / 2)
+
+
+@pytest.mark.slow
+def test_it_learns_eight_images_by_its_own_trainer(tmp_path: Path) -> None:
+    trained = use_ranking(model(), APELoss())
+    quiet = {"use_ema": False, "multi_scale": False, "expanded_scales": False, "tensorboard": False, "num_workers": 0}
+    rates = {"lr": 4e-4, "lr_encoder": 4e-4, "batch_size": 8, "grad_accum_steps": 1}
+    folders = {"dataset_dir": str(write_coco(tmp_path / "data", repeats=30)), "output_dir": str(tmp_path / "out")}
+    trained.train(epochs=4, device="cpu", progress_bar=None, run_test=False, **quiet, **rates, **folders)
+    right = 0
+    for image, objects in draw():
+        found = trained.predict(image, threshold=0.0)
+        best = torch.as_tensor(found.confidence).argsort(descending=True)[:2]
+        boxes, kinds = torch.as_tensor(found.xyxy)[best], torch.as_tensor(found.class_id)[best]
+        for kind, (x, y, width, height) in objects:
+            overlap = box_iou(torch.tensor([[x, y, x + width, y + height]]).to(boxes), boxes)[0]
+            right += bool(((overlap > 0.5) & (kinds == kind)).any())
+    assert right > IMAGES  # of twice as many objects, among the two best detections of each image

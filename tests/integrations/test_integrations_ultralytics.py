@@ -1,0 +1,115 @@
+"""YOLO models of ultralytics, trained by ranking with their own trainer, each in a process of its own.
+
+ultralytics changes torch.load, OpenCV and other things when it is imported: other tests must not see that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from drawn_images import write_yolo
+from torch import nn
+
+from rankwise.integrations.ultralytics import RankingTerm, _Install, use_ranking
+from rankwise.losses import APELoss
+
+installed = pytest.mark.skipif(find_spec("ultralytics") is None, reason="ultralytics is not installed")
+
+TRAIN = Path(__file__).parent / "train_yolo.py"
+#: A process that could not import rankwise: what it loads holds nothing of it.
+LOAD = """
+import sys
+sys.modules["rankwise"] = None
+from ultralytics import YOLO
+model = YOLO(sys.argv[1])
+print("LOADED", type(model.model).__name__, getattr(model.model, "criterion", None))
+"""
+
+
+def run(folder: Path, *words: str) -> str:
+    offline = {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    changed = offline | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, *words]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | changed, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def trained(folder: Path, *words: str) -> Any:
+    output = run(folder, str(TRAIN), str(folder), *words)
+    return json.loads(next(line for line in output.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT"))
+
+
+@installed
+@pytest.mark.slow
+def test_yolo11_learns_eight_images_by_its_own_trainer(tmp_path: Path) -> None:
+    write_yolo(tmp_path, repeats=10)
+    found = trained(tmp_path, "yolo11n", "1", "20", "tune", "calibrate")
+    assert found["terms"] == ["all"]
+    assert found["ap50"] > 0.7
+    assert found["tuned"]
+    before, after = found["shown"]
+    assert after >= before
+    assert after >= 8  # of 16 objects, at the default threshold
+    weights = str(tmp_path / "run" / "weights" / "last.pt")
+    assert "LOADED DetectionModel None" in run(tmp_path, "-c", LOAD, weights)
+
+
+@installed
+@pytest.mark.parametrize("kind", ["yolov8n", "yolo26n"])
+def test_other_versions_train_in_all_their_branches(kind: str, tmp_path: Path) -> None:
+    write_yolo(tmp_path, repeats=1)
+    found = trained(tmp_path, kind, "0", "1")
+    assert found["terms"] == (["one2many", "one2one"] if kind == "yolo26n" else ["all"])
+
+
+class Criterion:
+    """What the criteria of ultralytics have in common: a cross entropy."""
+
+    def __init__(self) -> None:
+        self.bce = nn.BCEWithLogitsLoss(reduction="none")
+
+
+def test_the_term_is_the_ranking_loss_and_the_cross_entropy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(2, 30, 4, generator=generator), torch.zeros(2, 30, 4)
+    targets[0, 3, 1], targets[1, 7, 2] = 0.8, 0.3
+    labels = torch.full((2, 30), 4)
+    labels[0, 3], labels[1, 7] = 1, 2
+    ranking = APELoss()(logits, labels, targets.amax(-1))
+    entropy = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    value = RankingTerm(APELoss(), keep=0.5, weight=2.0)(logits, targets)
+    torch.testing.assert_close(value, 2 * 1.1 * ranking + 0.5 * entropy)  # the criterion divides by 1.1, the sum
+
+
+def test_the_callback_replaces_the_term_of_model_and_average_and_can_be_pickled() -> None:
+    install = pickle.loads(pickle.dumps(_Install(APELoss(), 0.0, 1.0)))
+    models = [SimpleNamespace(criterion=None, init_criterion=Criterion) for _ in range(2)]
+    validator = SimpleNamespace(args=SimpleNamespace(conf=0.001))
+    trainer = SimpleNamespace(args=SimpleNamespace(cls_pw=0.0), model=models[0], validator=validator)
+    trainer.ema = SimpleNamespace(ema=models[1])
+    install(trainer)
+    assert all(isinstance(model.criterion.bce, RankingTerm) for model in models)
+    assert validator.args.conf == 0.0
+    trainer.args.cls_pw = 0.5
+    with pytest.raises(ValueError, match="cls_pw"):
+        install(trainer)
+
+
+@pytest.mark.parametrize("task", ["classify", None])
+def test_other_tasks_are_refused(task: str | None) -> None:
+    with pytest.raises(TypeError, match="detect, segment, pose, obb, not SimpleNamespace"):
+        use_ranking(SimpleNamespace(task=task, add_callback=None))
