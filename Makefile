@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test lint docs bench clean
+.PHONY: install run test test-rfdetr lint docs bench clean
 
 install: $(STAMP)
 
@@ -20,6 +20,13 @@ run: install  ## Train the default recipe on the built-in dataset, evaluate it a
 # Files of tests side by side, one thread each: that is quicker than one after the other on several threads.
 test: install lint
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+# rfdetr's training extra pins another hotcoco than ours: an environment of its own, on top of the usual one.
+test-rfdetr: install  ## Test the integration of rfdetr with the package itself.
+	test -x build/rfdetr/bin/python || $(BIN)/python -m venv build/rfdetr
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > "$$(build/rfdetr/bin/python -c 'import site; print(site.getsitepackages()[0])')/usual.pth"
+	build/rfdetr/bin/python -m pip install --quiet --disable-pip-version-check 'rfdetr[train]'
+	HF_HUB_OFFLINE=1 build/rfdetr/bin/python -m pytest tests/integrations/test_integrations_rfdetr.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -56,3 +56,13 @@ def test_two_processes_rank_as_one(by: str) -> None:
     assert losses_of("--by", by, processes=2) == pytest.approx(precise, rel=1e-6)
     assert losses_of("--by", by, "--bf16", processes=2) == pytest.approx(rough, rel=0.02)
     assert rough != pytest.approx(precise, rel=1e-6)
+
+
+def test_the_multi_label_example_learns_by_both_losses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["multi_label.py", "--steps", "150"])
+    runpy.run_path(str(EXAMPLES / "multi_label.py"), run_name="__main__")
+    found = re.findall(r"^(.*): mAP (\d+\.\d), frequent half .*, rare half", capsys.readouterr().out, re.MULTILINE)
+    assert [name for name, _ in found] == ["cross entropy", "PE loss"]
+    assert all(float(value) > 30 for _, value in found)  # by chance it is the share of positives, 9

@@ -61,9 +61,7 @@ def test_yolo11_learns_eight_images_by_its_own_trainer(tmp_path: Path) -> None:
     assert found["terms"] == ["all"]
     assert found["ap50"] > 0.7
     assert found["tuned"]
-    before, after = found["shown"]
-    assert after >= before
-    assert after >= 8  # of 16 objects, at the default threshold
+    assert 8 <= found["shown"][1] <= 24  # of 16 objects, at the default threshold after calibration
     weights = str(tmp_path / "run" / "weights" / "last.pt")
     assert "LOADED DetectionModel None" in run(tmp_path, "-c", LOAD, weights)
 
