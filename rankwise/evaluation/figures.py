@@ -196,7 +196,7 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
             sizes = 12 + 260 * count[full] / count.max()
             panel.scatter(score, precision, s=sizes, color=EMPHASIS, alpha=0.75, zorder=3, label="right")
             panel.plot(score, iou, color="#E69F00", linewidth=1.4, zorder=2, label="mean IoU, 0 if wrong")
-            panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none", markerscale=0.5)
+            panel.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none", markerscale=0.5)
         else:
             _nothing(panel)
         style_panel(

@@ -29,6 +29,7 @@ WORK = [
     "rankwise.training.loop.train",
     "rankwise.evaluation.inference.evaluate_run",
     "rankwise.evaluation.predict.predict_images",
+    "rankwise.evaluation.calibrate.calibrate_results",
     "rankwise.export.predict.predict_images",
     "rankwise.export.onnx.export_run",
     "rankwise.report.write_report",
