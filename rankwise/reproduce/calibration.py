@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +16,19 @@ from rankwise.evaluation.calibration import Calibration, judged
 from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.evaluation.inference import detect
 from rankwise.evaluation.reliability import check_reliability
+from rankwise.evaluation.results import read_results, write_results
 from rankwise.models import Detector
 from rankwise.models.confidence import rescored
 from rankwise.types import Detections
 
-#: Images of the built-in dataset that a calibration is measured on, and their seed: neither a row nor the backbone that
-#: rows begin from was trained on them.
-IMAGES, SEED = 2000, 2
+#: Images of the built-in dataset that a calibration is measured on, and their seed: no row was trained on them.
+IMAGES, SEED = 2000, 1
 
 
 def calibration_numbers(run: Path, builtin: bool, folder: Path, row: str) -> dict[str, float | None]:
-    """Calibration errors of a run on images that its calibration was not fitted to; they are kept beside the run.
+    """Calibration errors of a run on images that its calibration was not fitted to.
+
+    It is fitted to the detections that the run's evaluation wrote. Those of other images are kept beside them.
 
     Args:
         run: The run.
@@ -35,25 +36,28 @@ def calibration_numbers(run: Path, builtin: bool, folder: Path, row: str) -> dic
         folder: Where a reliability diagram goes.
         row: What the table calls the run.
     """
-    kept = run / "calibration_numbers.json"
-    figure = folder / f"calibration_reliability_{row}.png"
-    if kept.is_file() and figure.is_file():
-        numbers: dict[str, float | None] = json.loads(kept.read_text(encoding="utf-8"))
-        return numbers
-    detector = Detector.load(run)
     fit_on, measure_on = _images(run, builtin)
     classes, category_ids = fit_on.classes, fit_on.category_ids
-    found = [
-        detect(detector, dataset.with_transform(EvalTransform(detector.settings.input)), 32).detections
-        for dataset in (fit_on, measure_on)
-    ]
+    known = read_results(run / "detections.json", category_ids)
+    if builtin:
+        other = run / "detections_other.json"
+        if not other.is_file():
+            detector = Detector.load(run)
+            seen = detect(detector, measure_on.with_transform(EvalTransform(detector.settings.input)), 32)
+            write_results(other, seen.detections, category_ids)
+        found = [known, read_results(other, category_ids)]
+    else:
+        found = [
+            {record.image_id: known[record.image_id] for record in dataset.records if record.image_id in known}
+            for dataset in (fit_on, measure_on)
+        ]
     fitted, raw = (
         evaluate(dataset.ground_truth(), detections, category_ids, classes)
         for dataset, detections in zip((fit_on, measure_on), found, strict=True)
     )
     calibration = Calibration.fit(**judged(fitted.matches, len(classes)))
     check = check_reliability(raw.matches, calibration, len(classes), fitted_here=False)
-    numbers = {
+    numbers: dict[str, float | None] = {
         "ECE raw": check.before.ece,
         "ECE": check.after.ece,
         "LaECE raw": check.before.laece,
@@ -61,8 +65,7 @@ def calibration_numbers(run: Path, builtin: bool, folder: Path, row: str) -> dic
     }
     for column, kind in (("AP change", torch.float64), ("AP change, float32", torch.float32)):
         numbers[column] = _ap_change(raw, measure_on, found[1], calibration, kind)
-    figures.save_figure(figures.reliability_diagram(check), figure)
-    kept.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    figures.save_figure(figures.reliability_diagram(check), folder / f"calibration_reliability_{row}.png")
     return numbers
 
 
