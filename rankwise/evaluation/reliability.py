@@ -113,10 +113,28 @@ def check_reliability(matches: Matches, score_map: ScoreMap, classes: int, fitte
     if fitted_here:
         other = cross_fitted(Calibration(score_map.curves, score_map.pooled), **columns)
     scores = score_map(raw, labels) if other is None else other
+    return compare(raw, scores, correct, matched_iou(matches)[~matches.ignored], other is not None)
+
+
+def compare(
+    raw: NDArray[np.float64],
+    scores: NDArray[np.float64],
+    correct: NDArray[np.bool_],
+    iou: NDArray[np.float64],
+    held_out: bool,
+) -> ReliabilityCheck:
+    """Raw and calibrated scores of the same detections.
+
+    Args:
+        raw: Raw scores, [N].
+        scores: Calibrated ones, [N].
+        correct: Which detections are right, [N].
+        iou: The IoU of each with the object it found, read where it is right, [N].
+        held_out: Whether the scores of each image come from a map that was fitted to other images.
+    """
     shown = scores > ABOVE
-    iou = matched_iou(matches)[~matches.ignored]
     before, after = (reliability(values[shown], correct[shown], iou[shown]) for values in (raw, scores))
-    return ReliabilityCheck(before, after, other is not None)
+    return ReliabilityCheck(before, after, held_out)
 
 
 def matched_iou(matches: Matches) -> NDArray[np.float64]:

@@ -267,7 +267,7 @@ TABLES: dict[str, Table] = {
         note="ECE: expected calibration error in 20 bins, of detections with a calibrated score above 0.05. LaECE: the "
         "same with the IoU of a match as the target. AP change: the largest change of a class's AP by the calibration, "
         "in points, with scores in float64 and rounded to float32. On the built-in dataset the other images are 2,000 "
-        "of another seed; elsewhere the map is fitted on every second validation image and measured on the rest.",
+        "of another seed; elsewhere each half of the validation images is measured by a map fitted to the other half.",
     ),
     "losses": Table(
         title="all losses with ATSS at equal budget",

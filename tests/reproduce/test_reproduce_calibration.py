@@ -29,13 +29,14 @@ def test_a_run_is_measured_on_other_images(tmp_path: Path, monkeypatch: pytest.M
     with torch.no_grad():
         detector.head.class_output.weight.normal_(std=0.3)
     detector.save(tmp_path / "best.safetensors")
-    fit_on, measure_on = calibration._images(tmp_path, builtin)
-    assert (len(fit_on), len(measure_on)) == ((12, 8) if builtin else (6, 6))
-    pixels = [[dataset.load(index)[0].sum().item() for index in range(6)] for dataset in (fit_on, measure_on)]
-    assert not set(pixels[0]) & set(pixels[1])
     own = open_run(tmp_path)[1]
     seen = detect(detector, own.with_transform(EvalTransform(detector.settings.input)))
     write_results(tmp_path / "detections.json", seen.detections, own.category_ids)
+    pairs = calibration._pairs(tmp_path, builtin)
+    assert [(len(fit), len(measured)) for fit, measured, *_ in pairs] == ([(12, 8)] if builtin else [(6, 6), (6, 6)])
+    for fit, measured, *_ in pairs:
+        one, other = ({part.load(index)[0].sum().item() for index in range(6)} for part in (fit, measured))
+        assert not one & other
     numbers = calibration.calibration_numbers(tmp_path, builtin, tmp_path, "APE")
     assert numbers["AP change"] == pytest.approx(0, abs=1e-6)
     assert set(numbers) == {"ECE raw", "ECE", "LaECE raw", "LaECE", "AP change", "AP change, float32"}
