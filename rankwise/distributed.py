@@ -63,8 +63,8 @@ def all_reduce_any(*flags: bool) -> list[bool]:
     """For each flag whether any process has set it, with one message; every process must call it."""
     if world_size() == 1:
         return list(flags)
-    tensor = torch.tensor(flags, dtype=torch.int32, device=_device())
-    distributed.all_reduce(tensor, distributed.ReduceOp.MAX)
+    tensor = torch.tensor(flags, dtype=torch.int32)
+    distributed.all_reduce(tensor, distributed.ReduceOp.MAX, group=_host_group())
     return [bool(flag) for flag in tensor.tolist()]
 
 
@@ -121,8 +121,8 @@ def all_raise() -> Iterator[None]:
     except Exception as caught:
         error = caught
     if world_size() > 1:
-        first = torch.tensor(world_size() if error is None else rank(), device=_device())
-        distributed.all_reduce(first, distributed.ReduceOp.MIN)
+        first = torch.tensor(world_size() if error is None else rank())
+        distributed.all_reduce(first, distributed.ReduceOp.MIN, group=_host_group())
         if int(first) < world_size() and int(first) != rank():
             raise StoppedElsewhere from error
     if error is not None:
@@ -143,8 +143,18 @@ def barrier_and_close() -> None:
         distributed.destroy_process_group()
 
 
-def _device() -> torch.device:
-    """Where the process group's backend takes its tensors."""
-    if distributed.get_backend() == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+#: The default process group that the group for the host belongs to, and that group.
+_host: tuple[Any, Any] | None = None
+
+
+def _host_group() -> Any:
+    """A group that takes tensors of the host, so that what processes tell each other does not wait for their GPUs.
+
+    It is made at the first call, which all processes make alike.
+    """
+    global _host
+    if distributed.get_backend() == "gloo":
+        return None
+    if _host is None or _host[0] is not distributed.group.WORLD:
+        _host = distributed.group.WORLD, distributed.new_group(backend="gloo")
+    return _host[1]

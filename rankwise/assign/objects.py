@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,13 @@ class Objects:
     def crowd(self) -> Tensor:
         """Whether each is a crowd region, bool [T]."""
         return torch.zeros_like(self.labels, dtype=torch.bool) if self.crowds is None else self.crowds
+
+    @cached_property
+    def padded(self) -> tuple[Tensor, Tensor]:
+        """The boxes as a table with one row per image, [B, G, 4], padded by boxes without area; where each is in it."""
+        images, most = len(self.counts), max(self.counts)
+        slot = self.image * most + self.index
+        return self.boxes.new_zeros(images * most, 4).index_copy_(0, slot, self.boxes).view(images, most, 4), slot
 
     @property
     def ends(self) -> list[int]:

@@ -27,12 +27,14 @@ class Overlaps:
             value means nothing where the IoU is 0.
         best_iou: Each object's highest IoU with an anchor, float32 [T].
         best_anchor: The anchor it is with, int64 [T], the first of equals.
+        table: The IoUs of all anchors with all objects of their image, [B, G, A], where it was made in one piece.
     """
 
     iou: Tensor
     object: Tensor
     best_iou: Tensor
     best_anchor: Tensor
+    table: Tensor | None = None
 
 
 def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
@@ -44,7 +46,7 @@ def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
     """
     if anchors.device.type == "cpu":
         return Overlaps(*compiled.overlaps(objects.boxes, objects.ends, anchors))
-    boxes, slot = _padded(objects)
+    boxes, slot = objects.padded
     rows, columns = [], []
     for piece in pieces(boxes[..., 0].numel(), len(anchors), anchors.device):
         table = _table(boxes, anchors[piece])  # [B, G, a]
@@ -56,7 +58,7 @@ def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
         better = value > best_iou
         best_iou, best_anchor = torch.where(better, value, best_iou), torch.where(better, index, best_anchor)
     iou, owner = (torch.cat(parts, 1) if len(columns) > 1 else parts[0] for parts in zip(*columns, strict=True))
-    return Overlaps(iou, owner + objects.first[:, None], best_iou, best_anchor)
+    return Overlaps(iou, owner + objects.first[:, None], best_iou, best_anchor, table if len(columns) == 1 else None)
 
 
 def owned_anchors(
@@ -82,12 +84,12 @@ def owned_anchors(
     if anchors.device.type == "cpu":
         compiled.claim_best(objects.boxes, objects.ends, anchors, best, wanting, owner)
         return owner
-    boxes, slot = _padded(objects)
+    boxes, slot = objects.padded
     wanted = torch.where(wanting, best, -1)
     target = best.new_full(boxes.shape[:2], -1).flatten().index_copy_(0, slot, wanted).view(boxes.shape[:2])[..., None]
     for piece in pieces(boxes[..., 0].numel(), len(anchors), anchors.device):
-        table = _table(boxes, anchors[piece])
-        value, index = table.masked_fill_(table != target, 0).max(1)
+        table = _table(boxes, anchors[piece]) if overlaps.table is None else overlaps.table
+        value, index = table.masked_fill(table != target, 0).max(1)
         free = owner[:, piece]
         owner[:, piece] = torch.where((free < 0) & (value > 0), index + objects.first[:, None], free)
     return owner
@@ -110,13 +112,6 @@ def winners(slot: Tensor, iou: Tensor, place: Tensor, slots: int) -> Tensor:
     place = place.masked_fill((iou < highest[slot]) | (iou <= 0), nobody)
     first = place.new_full((slots,), nobody).scatter_reduce_(0, slot, place, "amin")
     return first.masked_fill_(first == nobody, -1)
-
-
-def _padded(objects: Objects) -> tuple[Tensor, Tensor]:
-    """The boxes as a table with one row per image, [B, G, 4], padded by boxes without area, and where each is in it."""
-    images, most = len(objects.counts), max(objects.counts)
-    slot = objects.image * most + objects.index
-    return objects.boxes.new_zeros(images * most, 4).index_copy_(0, slot, objects.boxes).view(images, most, 4), slot
 
 
 def _table(boxes: Tensor, anchors: Tensor) -> Tensor:

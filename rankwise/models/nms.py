@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
 from torchvision.ops import nms
@@ -9,8 +11,9 @@ from torchvision.ops import nms
 from rankwise.boxes import paired_iou
 
 #: So many boxes go into one call of the operator, which compares all with all: small enough that comparing boxes of
-#: different groups in vain costs less than another call. A GPU compares thousands in the time of a launch.
-_BOXES_A_CALL = {"cpu": 256, "cuda": 8192}
+#: different groups in vain costs less than another call. A GPU compares thousands in the time of a launch, and each
+#: call makes the host wait for it.
+_BOXES_PER_CALL = {"cpu": 256, "cuda": 32768}
 #: So many pairs of boxes are held at once in voting: about 200 MB.
 _PAIRS_AT_ONCE = 2**21
 
@@ -26,20 +29,22 @@ def grouped_nms(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) 
     """
     if not len(boxes):
         return group.new_empty(0)
-    order = group.argsort(stable=True)
-    group_index = torch.unique_consecutive(group[order], return_inverse=True)[1]
     # Apart from each other by more than any box is long. In float64, since the shift of the thousandth group would
-    # cost float32 a tenth of a pixel.
+    # cost float32 a tenth of a pixel, and boxes near the threshold would be kept or not by their class.
     precise = torch.float32 if boxes.device.type == "mps" else torch.float64
-    boxes = boxes[order].to(precise)
-    step = boxes.max() - boxes.min() + 1
-    boxes = boxes + group_index[:, None] * step
-    scores = scores[order].to(precise)
-    counts = torch.bincount(group_index).tolist()
+    shifted = boxes.to(precise)
+    shifted = shifted + (group * (shifted.max() - shifted.min() + 1))[:, None]
+    scores = scores.to(precise)
+    most = _BOXES_PER_CALL.get(boxes.device.type, 32768)
+    if len(boxes) <= most:
+        return nms(shifted, scores, threshold)
+    order = group.argsort(stable=True)
+    shifted, scores = shifted[order], scores[order]
+    counts = torch.unique_consecutive(group[order], return_counts=True)[1].tolist()
     kept, begin = [], 0
-    for first, last in _runs(counts, _BOXES_A_CALL.get(boxes.device.type, 8192)):
+    for first, last in _runs(counts, most):
         end = begin + sum(counts[first:last])
-        kept.append(begin + nms(boxes[begin:end], scores[begin:end], threshold))
+        kept.append(begin + nms(shifted[begin:end], scores[begin:end], threshold))
         begin = end
     return order[torch.cat(kept)]
 
@@ -61,10 +66,14 @@ def vote(boxes: Tensor, scores: Tensor, group: Tensor, kept: Tensor, sigma: floa
     """
     if not len(kept):
         return boxes[kept]
-    order = group.argsort(stable=True)
-    counts = torch.bincount(group)
-    first = (counts.cumsum(0) - counts)[group[kept]]
-    counts = counts[group[kept]]
+    sorted_group, order = group.sort(stable=True)
+    mine = group[kept]
+    first = torch.searchsorted(sorted_group, mine)
+    counts = torch.searchsorted(sorted_group, mine, right=True) - first
+    if boxes.device.type == "cuda" and find_spec("triton") is not None:
+        from rankwise.models.nms_triton import vote as vote_on_gpu
+
+        return vote_on_gpu(boxes, scores, order, kept, first, counts, sigma)
     result = []
     for begin, end in _runs(counts.tolist(), _PAIRS_AT_ONCE):
         count = counts[begin:end]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from rankwise.errors import ModelError
 from rankwise.models.nms import grouped_nms, vote
 from rankwise.models.settings import PostprocessSettings
-from rankwise.types import Detections, Predictions
+from rankwise.types import Detections, Predictions, to_device
 
 Sizes = Sequence[tuple[int, int]] | Tensor
 
@@ -77,16 +78,24 @@ def find_candidates(
         samples.append(index + start * classes)
         start += level
     logits, index = torch.cat(best, dim=1).float(), torch.cat(samples, dim=1)  # [B, K]
-    keep = logits.sigmoid() >= settings.score_threshold
     boxes = predictions.boxes.gather(1, (index // classes)[..., None].expand(-1, -1, 4)).float()  # [B, K, 4]
-    _check_numbers(logits, boxes)
+    bad = torch.stack([logits.isnan().any(1), ~boxes.isfinite().flatten(1).all(1)])  # [2, B]
 
-    seen = _as_tensor(sizes, batch, device)
-    boxes = torch.minimum(boxes.clamp(min=0), seen.flip(1).repeat(1, 2)[:, None])
-    boxes = boxes * (_as_tensor(original_sizes, batch, device) / seen).flip(1).repeat(1, 2)[:, None]
-    keep &= (boxes[..., 2] > boxes[..., 0]) & (boxes[..., 3] > boxes[..., 1])
-    image, sample = keep.nonzero(as_tuple=True)
-    return Candidates(boxes[image, sample], logits[image, sample].sigmoid(), index[image, sample] % classes, image)
+    limit, scale = _limits(sizes, original_sizes, batch, device)
+    boxes = torch.minimum(boxes.clamp(min=0), limit[:, None]) * scale[:, None]
+    has_area = (boxes[..., 2:] > boxes[..., :2]).all(-1)
+    keep = (logits.sigmoid() >= settings.score_threshold) & has_area
+    # The one time that the host waits: for how many there are, and whether they are numbers.
+    number, *broken = torch.cat([keep.sum().view(1), bad.flatten()]).tolist()
+    if any(broken):
+        _raise_not_numbers(broken[:batch], broken[batch:])
+    chosen = keep.flatten().byte().sort(descending=True, stable=True).indices[:number]
+    return Candidates(
+        boxes.flatten(0, 1)[chosen],
+        logits.flatten()[chosen].sigmoid(),
+        index.flatten()[chosen] % classes,
+        chosen // index.shape[1],
+    )
 
 
 def joined(passes: Sequence[Candidates]) -> Candidates:
@@ -110,35 +119,34 @@ def detections(candidates: Candidates, images: int, settings: PostprocessSetting
         settings: Thresholds and numbers.
     """
     boxes, scores, labels, image = candidates.boxes, candidates.scores, candidates.labels, candidates.image
-    group = image * (int(labels.max()) + 1 if len(labels) else 1) + labels if settings.per_class else image
+    group = labels * images + image if settings.per_class else image
     kept = grouped_nms(boxes, scores, group, settings.nms_threshold)
     kept = kept[scores[kept].argsort(descending=True, stable=True)]
-    kept = kept[image[kept].argsort(stable=True)]
-    counts = torch.bincount(image[kept], minlength=images)
-    first = counts.cumsum(0) - counts
-    position = torch.arange(len(kept), device=kept.device) - first[image[kept]]
-    kept = kept[position < settings.max_detections]
+    of_image, order = image[kept].sort(stable=True)
+    kept = kept[order]
+    ends = torch.searchsorted(of_image, torch.arange(images, device=kept.device), right=True).tolist()
+    begins = [0, *ends[:-1]]
+    split = [min(end - begin, settings.max_detections) for begin, end in zip(begins, ends, strict=True)]
+    kept = torch.cat([kept[begin : begin + count] for begin, count in zip(begins, split, strict=True)])
     voted = vote(boxes, scores, group, kept, settings.voting_sigma) if settings.score_voting else boxes[kept]
-    split = counts.clamp(max=settings.max_detections).tolist()
     parts = zip(voted.split(split), scores[kept].split(split), labels[kept].split(split), strict=True)
     return [{"boxes": box, "scores": score, "labels": label} for box, score, label in parts]
 
 
-def _check_numbers(logits: Tensor, boxes: Tensor) -> None:
-    bad = torch.stack([logits.isnan().any(dim=1), (~boxes.isfinite()).flatten(1).any(dim=1)])  # [2, B]
-    if bad.any():
-        what = " and ".join(
-            name for name, one in zip(("class logits", "boxes"), bad.any(dim=1).tolist(), strict=True) if one
-        )
-        where = ", ".join(map(str, bad.any(dim=0).nonzero().flatten().tolist()))
-        raise ModelError(
-            f"the detector's {what} are not numbers (NaN or infinite) in image {where} of the batch: its weights are "
-            "broken, as after a training that diverged. Take earlier weights, or train with a lower learning rate."
-        )
+def _raise_not_numbers(logits: list[int], boxes: list[int]) -> NoReturn:
+    """Names what is not a number and the images, from a flag per image for each."""
+    what = " and ".join(name for name, bad in (("class logits", logits), ("boxes", boxes)) if any(bad))
+    where = ", ".join(str(image) for image, bad in enumerate(zip(logits, boxes, strict=True)) if any(bad))
+    raise ModelError(
+        f"the detector's {what} are not numbers (NaN or infinite) in image {where} of the batch: its weights are "
+        "broken, as after a training that diverged. Take earlier weights, or train with a lower learning rate."
+    )
 
 
-def _as_tensor(sizes: Sizes, batch: int, device: torch.device) -> Tensor:
-    result = torch.as_tensor(sizes, dtype=torch.float32, device=device).reshape(-1, 2)
-    if len(result) != batch:
-        raise ModelError(f"{len(result)} image sizes were given for a batch of {batch}")
-    return result
+def _limits(sizes: Sizes, original_sizes: Sizes, batch: int, device: torch.device) -> Tensor:
+    """How far boxes may reach, and what they are multiplied with, both for x, y, x, y, [2, B, 4]."""
+    seen, original = (torch.as_tensor(one, dtype=torch.float32).reshape(-1, 2) for one in (sizes, original_sizes))
+    for one in (seen, original):
+        if len(one) != batch:
+            raise ModelError(f"{len(one)} image sizes were given for a batch of {batch}")
+    return to_device(torch.stack([seen, original / seen]).flip(2).repeat(1, 1, 2), device)

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankwise.images.tensors import resize_for_input, sizes_of, stack_images
 from rankwise.models.postprocess import Candidates, detections, find_candidates, joined
 from rankwise.models.settings import InputSettings, PostprocessSettings, TestSettings
-from rankwise.types import Detections, Predictions
+from rankwise.types import Detections, Predictions, to_device
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def detect_with_tta(
 
 def _mirrored(candidates: Candidates, sizes: Sequence[tuple[int, int]]) -> Candidates:
     """What was found in mirrored images, where it is in the images themselves."""
-    width = candidates.boxes.new_tensor([size[1] for size in sizes])[candidates.image]
+    widths = torch.tensor([size[1] for size in sizes], dtype=candidates.boxes.dtype)
+    width = to_device(widths, candidates.boxes.device)[candidates.image]
     left, top, right, bottom = candidates.boxes.unbind(1)
     return replace(candidates, boxes=torch.stack([width - right, top, width - left, bottom], dim=1))

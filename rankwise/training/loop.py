@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -48,6 +47,7 @@ from rankwise.training.folders import changes
 from rankwise.training.lock import lock_run
 from rankwise.training.parts import Parts
 from rankwise.training.plan import Clock, Plan, fit_to_budget
+from rankwise.training.prefetch import Prefetcher
 from rankwise.training.processes import Decision, launch
 from rankwise.training.schedule import build_optimizer, head_lr, lr_factor, set_lr, unreached
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
@@ -205,11 +205,12 @@ class Run:
         settings, at, watch, plan = self.recipe.train, self.progress, self.watch, self.plan
         self.evaluate_if_due(stop)  # where the run was stopped during an evaluation
         self.detector.train()
-        batches = self.loader.epoch(at.epoch, start=at.batch)
+        source = self.loader.epoch(at.epoch, start=at.batch)
+        self.batches = Prefetcher(source, self.fabric.device, settings.channels_last)
         while at.batch < plan.steps_per_epoch and at.step < plan.steps and not self.is_done():
             watch.start_step((at.step + 1) % settings.log_every == 0)
             with watch.part("wait"):
-                batch = self.fetch(batches)
+                batch = self.batches.next()
             set_lr(self.optimizer, lr_factor(at.step, self.recipe.schedule, plan.steps_per_epoch, plan.steps))
             values, decision = self.train_step(batch, stop)
             at.step, at.batch = at.step + 1, at.batch + 1
@@ -233,16 +234,6 @@ class Run:
             self.evaluate(stop)
             at.evaluated = at.step
 
-    def fetch(self, batches: Iterator[Batch]) -> Batch | Exception:
-        """The next batch, or why there is none: the other processes must hear of it before this one stops."""
-        try:
-            batch = next(batches).to(self.fabric.device)
-        except Exception as error:
-            return error
-        if self.recipe.train.channels_last:
-            return Batch(batch.images.to(memory_format=torch.channels_last), batch.targets)
-        return batch
-
     def train_step(self, batch: Batch | Exception, stop: StopFlag) -> tuple[dict[str, Tensor], Decision]:
         """One step of the optimiser; returns what the log shows of it, and what all processes decided."""
         at, clip = self.progress, self.recipe.optimizer.clip_norm
@@ -254,9 +245,11 @@ class Run:
         torch.manual_seed(self.recipe.train.seed * 1_000_003 + at.step * 1009 + self.fabric.global_rank)
         self.buffers.keep()
         decision, symptoms = Decision(*[False] * 5), Symptoms()
+        seen: list[Predictions] = []
 
         def go_on(predictions: Predictions) -> bool:
             nonlocal decision, symptoms
+            seen.append(predictions.detach())
             decision = self.decide(stop, batch, predictions)
             if decision.bad:
                 symptoms = symptoms_of_predictions(predictions, batch)
@@ -277,8 +270,12 @@ class Run:
                 self.model, self.optimizer, max_norm=clip or math.inf, error_if_nonfinite=False
             )
             assert norm is not None
-            if not bool(torch.isfinite(norm)):  # on all processes alike: it is the norm of their common gradient
-                self.skip(symptoms_of_losses(losses.terms, norm, self.detector, batch), self.lower_scale(losses.terms))
+            self.batches.look_ahead()
+            # The one time that the host waits for a GPU; on all processes alike: the norm is of their common gradient.
+            if not bool(torch.isfinite(norm)):
+                found = symptoms_of_predictions(seen[-1], batch)
+                found = found if found.wrong else symptoms_of_losses(losses.terms, norm, self.detector, batch)
+                self.skip(found, self.lower_scale(losses.terms))
                 return {}, decision
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -289,7 +286,9 @@ class Run:
 
     def decide(self, stop: StopFlag, batch: Batch | None, predictions: Predictions | None) -> Decision:
         """What all processes do in this step, by the one message that each step costs."""
-        bad = predictions is not None and not bool(finite(predictions))
+        # On a GPU this would wait for it: there bad predictions make the loss NaN, and the gradient of all processes.
+        on_host = self.fabric.device.type == "cpu"
+        bad = on_host and predictions is not None and not bool(finite(predictions))
         faults = batch is not None and any(target.get("fault") for target in batch.targets)
         steps, minutes = self.recipe.train.checkpoint_steps, self.recipe.train.checkpoint_minutes
         due = steps > 0 and (self.progress.step + 1) % steps == 0

@@ -139,10 +139,18 @@ def _finite_or_nan(total: Tensor) -> Tensor:
 
 
 def _losses(criterion: Criterion, predictions: Predictions, batch: Batch, watch: Stopwatch) -> Losses:
-    with watch.part("assign"):
-        assignment = criterion.assign(predictions.detach(), batch.targets)
-    with watch.part("loss"):
-        return criterion.losses(predictions, batch.targets, assignment)
+    try:
+        with watch.part("assign"):
+            assignment = criterion.assign(predictions.detach(), batch.targets)
+        with watch.part("loss"):
+            return criterion.losses(predictions, batch.targets, assignment)
+    except ValueError:
+        if bool(finite(predictions)):
+            raise
+        # A loss that refuses predictions which are not finite. The other processes are on their way into backward, and
+        # this one must meet them there: with NaN, by which all of them leave the step out.
+        values = [value for name in DIFFERENTIABLE if (value := getattr(predictions, name)) is not None]
+        return Losses({"ranking": sum((value.sum() for value in values), values[0].new_zeros(())) * torch.nan})
 
 
 def _seeded(model: _FabricModule, images: Tensor, seed: int) -> dict[str, Any]:

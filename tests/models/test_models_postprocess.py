@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,7 +54,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("boxes_a_call", [1, 40, 10_000])
 def test_detections_equal_a_plain_loop(variant: str, boxes_a_call: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suppression, "_BOXES_A_CALL", {"cpu": boxes_a_call})
+    monkeypatch.setattr(suppression, "_BOXES_PER_CALL", {"cpu": boxes_a_call})
     monkeypatch.setattr(suppression, "_PAIRS_AT_ONCE", 50 * boxes_a_call)
     settings = VARIANTS[variant]
     for seed in range(3):
@@ -168,3 +172,13 @@ def test_voting_moves_a_box_towards_its_neighbours() -> None:
     weight = 0.6 * np.exp(-((1 - 90 / 110) ** 2) / 0.025)
     torch.testing.assert_close(found[0]["boxes"][0, 0], torch.tensor(weight / (0.9 + weight), dtype=torch.float32))
     torch.testing.assert_close(found[0]["boxes"][1], boxes[2])
+
+
+def test_a_gpu_detects_what_a_cpu_detects_with_few_launches_and_three_syncs() -> None:
+    pytest.importorskip("triton")
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": paths}
+    command = [sys.executable, str(here / "gpu_postprocess.py")]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr

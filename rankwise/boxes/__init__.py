@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -27,6 +30,9 @@ def table_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 def paired_iou(boxes: Tensor, others: Tensor) -> Tensor:
     """The IoUs of boxes [..., 4] with as many others [..., 4], one by one: the very numbers of :func:`table_iou`."""
+    kernels = _kernels(boxes)
+    if kernels is not None and boxes.dtype == others.dtype and not boxes.requires_grad and not others.requires_grad:
+        return kernels.iou(boxes, others)
     boxes, others = boxes.movedim(-1, 0).contiguous(), others.movedim(-1, 0).contiguous()
     size = (torch.minimum(boxes[2:], others[2:]) - torch.maximum(boxes[:2], others[:2])).clamp_(min=0)
     shared = size[0].mul_(size[1])
@@ -40,8 +46,13 @@ def giou_loss(boxes: Tensor, others: Tensor) -> Tensor:
     Generalized Intersection over Union, Rezatofighi et al. 2019, https://arxiv.org/abs/1902.09630. Values and gradients
     are those of ``torchvision.ops.generalized_box_iou_loss``, whose boolean masks make the host wait for a GPU.
     """
-    low, high = at_least_float32(boxes).chunk(2, -1)
-    other_low, other_high = at_least_float32(others).chunk(2, -1)
+    boxes, others = at_least_float32(boxes), at_least_float32(others)
+    kernels = _kernels(boxes)
+    if kernels is not None and boxes.shape == others.shape and not others.requires_grad:
+        loss: Tensor = kernels.GIoULoss.apply(boxes, others.to(boxes.dtype), GIOU_EPSILON)
+        return loss
+    low, high = boxes.chunk(2, -1)
+    other_low, other_high = others.chunk(2, -1)
     size = torch.minimum(high, other_high) - torch.maximum(low, other_low)
     shared = torch.where((size > 0).all(-1), _product(size), 0)
     union = _product(high - low) + _product(other_high - other_low) - shared
@@ -82,3 +93,12 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 def _product(sizes: Tensor) -> Tensor:
     width, height = sizes.unbind(-1)
     return width * height
+
+
+def _kernels(boxes: Tensor) -> ModuleType | None:
+    """The kernels for boxes on a GPU; a compiler fuses the operations by itself."""
+    if boxes.device.type != "cuda" or torch.compiler.is_compiling() or find_spec("triton") is None:
+        return None
+    from rankwise.boxes import kernels
+
+    return kernels
