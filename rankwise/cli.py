@@ -73,44 +73,43 @@ def train(words: list[str]) -> None:
     """Trains by a recipe."""
     from rankwise.config import choice
     from rankwise.config import recipe as recipes
+    from rankwise.config.flags import normalize, value_of
+    from rankwise.config.help import help_on, help_topics
     from rankwise.config.trust import check_recipe, import_named
     from rankwise.distributed import StoppedElsewhere
     from rankwise.training.folders import is_restart, launcher_rank, refuse_for_resume, run_folder
     from rankwise.training.loop import train as run_training
     from rankwise.training.signals import Interrupted
 
-    short = "\n".join(f"  {flag:<14} {whole}" for flag, whole in recipes.SHORT_FLAGS.items())
-    parser = _parser(
-        "train",
-        "Train a detector: rankwise train [RECIPE] [flags].\n\n"
-        f"Built-in recipes (RECIPE, or the path of a YAML file):\n{recipes.describe_recipes()}\n\n"
-        f"Short flags:\n{short}\n\n"
-        "What a loss or an assigner can be given: --loss.help APELoss, --assign.help PAA.",
-    )
+    parser = _parser("train", "Train a detector.")
     recipes.add_recipe_arguments(parser)
     parser.add_argument("--run", type=str, help="Folder of the run (default: runs/RECIPE-1, -2, …).")
-    parser.add_argument(
-        "--resume", type=str, help="Folder, or a checkpoint, of a run to go on with, by its own recipe."
-    )
+    parser.add_argument("--resume", type=str, help="Folder or checkpoint of a run to resume with its own recipe.")
     parser.add_argument("--overwrite", action="store_true", help="Delete an earlier run in the same folder first.")
-    name = words.pop(0) if words and not words[0].startswith("-") else None
-    resumed = recipes.value_of(words, "--resume")
+    flags, others = normalize(parser, words, recipes.SHORT_FLAGS)
+    if topics := help_topics(flags, others):
+        print("\n\n".join(help_on(parser, topic, recipes.describe_recipes(), recipes.SHORT_FLAGS) for topic in topics))
+        sys.exit(0)
+    if len(others) > 1:
+        raise UserError(f"one recipe at a time, not {' and '.join(others)}: the word after a flag is its value")
+    name = others[0] if others else None
+    resumed = value_of(flags, "--resume")
     checkpoint = Path(resumed).name if resumed and resumed.endswith(".ckpt") else "last.ckpt"
     resumed = str(Path(resumed).parent) if resumed and resumed.endswith(".ckpt") else resumed
     if resumed:
-        refuse_for_resume(resumed, name, words)
-        words = recipes.expand(["--config", str(Path(resumed) / "recipe.yaml"), *words])
+        refuse_for_resume(resumed, name, flags)
+        flags = [f"--config={Path(resumed) / 'recipe.yaml'}", *flags]
     else:
-        name, words, lines = choice.prepare(words, name)
-        words = recipes.expand(words)
+        name, flags, lines = choice.prepare(flags, name)
         if not launcher_rank():
             print("\n".join(lines), end="\n" if lines else "", flush=True)
+    words = recipes.expand(parser, flags)
     for path in recipes.config_files(words):
         check_recipe(path, words)
     import_named(words)
     config = _parse(parser, words, recipes.SHORT_FLAGS)
     if resumed and config["run"]:
-        raise UserError(f"--resume {resumed} goes on in that folder: leave out --run {config['run']}")
+        raise UserError(f"--resume {resumed} continues in that folder: leave out --run {config['run']}")
     recipe = choice.resolve(recipes.recipe_from(parser, config))
     restarted = not resumed and is_restart(config["run"])
     if resumed or restarted:
@@ -121,13 +120,13 @@ def train(words: list[str]) -> None:
         run_training(recipe, folder, bool(resumed or restarted), checkpoint)
     except Interrupted as stop:
         if not launcher_rank():
-            print(f"stopped and saved; go on with: rankwise train --resume {folder}", file=sys.stderr)
+            print(f"stopped and saved; resume with: rankwise train --resume {folder}", file=sys.stderr)
         sys.exit(128 + stop.number)
     except StoppedElsewhere:
         sys.exit(2)
     finally:
         if folder is not None and not config["run"] and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()  # it was ours, and nothing came of it
+            folder.rmdir()  # made by this command, and nothing was written
 
 
 def evaluate(words: list[str]) -> None:
@@ -198,7 +197,9 @@ def predict(words: list[str]) -> None:
         default="pictures",
         help="Where the best box hides boxes of other classes at nearly the same place: in pictures, always, never.",
     )
-    parser.add_argument("--batch_size", type=int, default=8, help="Images at a time.")
+    parser.add_argument(
+        "--batch_size", type=int, default=1, help="Images per batch, padded to one size (ONNX: one by one)."
+    )
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     config = _parse(parser, words)
     if Path(config.run).suffix.lower() == ".onnx":
@@ -308,6 +309,7 @@ def reproduce(words: list[str]) -> None:
     """Trains the rows of a table and prints it."""
     import shlex
 
+    from rankwise.config.flags import normalize
     from rankwise.config.recipe import recipe_path
     from rankwise.reproduce import TABLES, Plan, reproduce_table, write_summary
 
@@ -355,8 +357,10 @@ def reproduce(words: list[str]) -> None:
             "the rows shall vary, such as --recipe own_data"
         )
     plan = Plan(Path(out), config.data, recipe, config.budget, tuple(config.set))
+    flags = [flag.partition("=") for flag in normalize(parser, words)[0]]
+    given = [word for name, _, value in flags if name != "--train" for word in (name, value)]
     for name in TABLES if config.table == "all" else [config.table]:
-        typed = shlex.join(["rankwise", "reproduce", name, *_without(words[1:], "--train")])
+        typed = shlex.join(["rankwise", "reproduce", name, *given])
         reproduce_table(name, plan, config.seeds, typed, config.train)
 
 
@@ -377,14 +381,6 @@ def _nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:
     from rankwise.config.suggest import nearest
 
     return nearest(word, known)
-
-
-def _without(words: list[str], flag: str) -> list[str]:
-    """The words without a flag and its value."""
-    if flag in words:
-        position = words.index(flag)
-        return words[:position] + words[position + 2 :]
-    return [word for word in words if not word.startswith(f"{flag}=")]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import torch
 import yaml
 
 from rankwise.config.datasets import open_split
-from rankwise.config.recipe import Recipe, config_files, expand, value_of
+from rankwise.config.flags import value_of
+from rankwise.config.recipe import Recipe, config_files
 from rankwise.config.settings import DataSettings
 from rankwise.data import DetectionDataset
 from rankwise.models.init import read_detector
@@ -78,7 +79,7 @@ def choose(words: Sequence[str]) -> Choice:
     """Picks a recipe for a dataset.
 
     Args:
-        words: The command line with short flags written out, among them ``--data.path``.
+        words: The normalized flags, among them ``--data.path``.
 
     Raises:
         DataError: If there is something wrong with the dataset.
@@ -95,7 +96,7 @@ def choose(words: Sequence[str]) -> Choice:
     gpu = accelerator in ("cuda", "mps") or (accelerator == "auto" and has_gpu())
     recipe, flags, why = _by_weights(words, gpu)
     lines = [f"recipe    {recipe}: {why[0]}", f"weights   {why[1]}"]
-    if not gpu and not value_of(words, "--train.init"):
+    if not gpu and not value_of(words, "--train.init") and not value_of(words, "--size"):
         short, size = _size(facts)
         flags += [f"--model.input.short_side={short}", f"--model.input.max_side={math.ceil(short * 5 / 96) * 32}"]
         flags += ["--model.neck.extra_levels=0"] if short <= 160 else []
@@ -111,7 +112,7 @@ def choose(words: Sequence[str]) -> Choice:
             f"epochs    {epochs} of {facts.images:,} images, {total:,} steps of {batch}; --minutes 10 fits a time"
         )
     lines.append(
-        f"override  by any flag, such as --epochs 50, --minutes 10 or --model.input.short_side 512, or by a recipe: "
+        f"override  by any flag, such as --epochs 50, --minutes 10 or --size 512, or by a recipe: "
         f"rankwise train {'photos_mobilenet' if gpu else 'own_data'} --data {data.path}"
     )
     return Choice(recipe, [*flags, "--train.evaluate_every=0"], lines)
@@ -121,27 +122,33 @@ def prepare(words: list[str], name: str | None) -> tuple[str, list[str], list[st
     """The recipe and the whole command line of a new run, and what to say about the choice.
 
     Args:
-        words: The flags as given.
+        words: The normalized flags.
         name: The recipe as given, if one was.
 
     Returns:
         The recipe's name, all flags with those of the choice before the given ones, and the lines to print.
     """
-    words = expand(words)
     init = value_of(words, "--train.init")
-    asks = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in words}
-    flags, lines = [], []
-    if name is None and value_of(words, "--data.path") is not None and not asks and not config_files(words):
+    asks = {"--print_config"} & {word.partition("=")[0] for word in words}
+    flags, lines, files = [], [], config_files(words)
+    recipe = [f"--config={name}"] if name else []
+    if name is None and value_of(words, "--data.path") is not None and not asks and not files:
         choice = shared(words)
         name, flags, lines = choice.recipe, choice.flags, choice.lines
-    name = name or ("own_data" if value_of(words, "--data.path") is not None else "shapes")
+    name = (
+        name
+        or (str(files[-1]) if files else None)
+        or ("own_data" if value_of(words, "--data.path") is not None else "shapes")
+    )
     if init:
         settings = read_detector(init).settings
         settings = replace(settings, backbone=replace(settings.backbone, pretrained=False))
         flags.append(f"--model={json.dumps(settings.to_dict())}")
         if not init.startswith("torchvision:"):
             words = [*words, f"--train.init={Path(init).absolute()}"]
-    return name, [*([] if config_files(words) else ["--config", name]), *flags, *words], lines
+    if not recipe and not files:
+        recipe = [f"--config={name}"]
+    return name, [*recipe, *flags, *words], lines
 
 
 def shared(words: list[str]) -> Choice:

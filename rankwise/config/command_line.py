@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentError, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentError, RawDescriptionHelpFormatter
 from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
+from rankwise.config.flags import normalize
 from rankwise.errors import UserError
 
 
-class _Formatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Descriptions keep their lines."""
+class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Keeps the lines of descriptions, and leaves out the flags that would read a section from another file."""
+
+    def add_argument(self, action: Action) -> None:
+        """Adds a flag, unless it stands for a whole section."""
+        if action.metavar != "CONFIG" or "--config" in action.option_strings:
+            super().add_argument(action)
 
 
 def new_parser(verb: str, description: str) -> ArgumentParser:
@@ -26,7 +32,7 @@ def new_parser(verb: str, description: str) -> ArgumentParser:
         description=description,
         exit_on_error=False,
         allow_abbrev=False,
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
 
 
@@ -49,7 +55,8 @@ def parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] 
         from rankwise.losses.base import Loss
 
         bases = {"loss": Loss, "assign": Assigner}
+    flags, others = normalize(parser, words, short_flags)
     try:
-        return parser.parse_args(words)
+        return parser.parse_args([*flags, *others])
     except (ArgumentError, TypeError, ValueError) as error:
         raise UserError(f"{explain(parser, error, bases, short_flags or {})} (--help lists all flags)") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rankwise.config.recipe import read_section
+from rankwise.config.reading import read_section
 from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
 from rankwise.data.formats import find_source, matching_splits, shared_images

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,15 @@ from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, lazy_insta
 
 from rankwise.assign import ATSS
 from rankwise.assign.base import Assigner
+from rankwise.config.flags import normalize, value_of
+from rankwise.config.reading import read_recipe
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
+from rankwise.config.trust import PLAIN_SECTIONS
 from rankwise.criterion import BoxSettings
+from rankwise.data.transforms import AugmentSettings
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown
-from rankwise.files.parsing import ParseError, read_yaml
+from rankwise.from_dict import from_dict
+from rankwise.images.settings import InputSettings
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss
 from rankwise.models.settings import DetectorSettings
@@ -30,11 +33,11 @@ SHORT_FLAGS = {
     "--patience": "--train.patience",
     "--init": "--train.init",
     "--batch_size": "--train.batch_size",
-    "--batch-size": "--train.batch_size",
     "--lr": "--optimizer.lr",
     "--seed": "--train.seed",
     "--devices": "--train.devices",
     "--precision": "--train.precision",
+    "--workers": "--data.workers",
     "--folder": "--run",  # torchrun takes --run for a part of its own --run-path
 }
 
@@ -68,17 +71,18 @@ class Recipe:
 
 def add_recipe_arguments(parser: ArgumentParser) -> None:
     """Gives a parser the flags of a recipe; constructors and dataclasses are the schema."""
-    parser.add_argument(
-        "--config", action=ActionConfigFile, help="A recipe: a YAML file, or a name of the built-in ones."
-    )
-    parser.add_argument("--data", type=DataSettings, default=DataSettings())
-    parser.add_argument("--model", type=DetectorSettings, default=DetectorSettings())
-    parser.add_argument("--loss", type=Loss, default=lazy_instance(APELoss), help="The loss over the class logits.")
-    parser.add_argument("--assign", type=Assigner, default=lazy_instance(ATSS), help="What chooses the positives.")
-    parser.add_argument("--box", type=BoxSettings, default=BoxSettings())
-    parser.add_argument("--optimizer", type=OptimizerSettings, default=OptimizerSettings())
-    parser.add_argument("--schedule", type=ScheduleSettings, default=ScheduleSettings())
-    parser.add_argument("--train", type=TrainSettings, default=TrainSettings())
+    parser.add_argument("--config", action=ActionConfigFile, help="A recipe: a built-in name, or a YAML file.")
+    classes: dict[str, tuple[type, Any, str]] = {
+        "loss": (Loss, lazy_instance(APELoss), "The loss over the class logits."),
+        "assign": (Assigner, lazy_instance(ATSS), "How positives are chosen."),
+    }
+    for section in SECTIONS:
+        if section in classes:
+            base, default, text = classes[section]
+            parser.add_argument(f"--{section}", type=base, default=default, help=text)
+        else:
+            kind = PLAIN_SECTIONS[section]
+            parser.add_argument(f"--{section}", type=kind, default=kind())
 
 
 SECTIONS = ("data", "model", "loss", "assign", "box", "optimizer", "schedule", "train")
@@ -93,7 +97,7 @@ def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
     try:
         built = parser.instantiate(config)
     except ValueError as error:  # a loss or an assigner refuses a value that has the right type
-        raise SettingsError(f"the recipe asks for what cannot be: {error}") from error
+        raise SettingsError(f"invalid value in recipe: {error}") from error
     if built["loss"].needs_distributions and not built["model"].head.bins:
         raise SettingsError(
             f"--loss {type(built['loss']).__name__} needs a head that predicts distances as distributions: add "
@@ -106,55 +110,70 @@ def parse_recipe(arguments: list[str]) -> Recipe:
     """A recipe from flags as on the command line, such as ``["--config", "shapes", "--loss", "FocalLoss"]``."""
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     add_recipe_arguments(parser)
-    return recipe_from(parser, parser.parse_args(expand(arguments)))
+    return recipe_from(parser, parser.parse_args(expand(parser, arguments)))
 
 
-def expand(arguments: list[str]) -> list[str]:
-    """The same arguments with short flags written out and built-in recipes as paths.
+def expand(parser: ArgumentParser, arguments: list[str]) -> list[str]:
+    """The same arguments in the form ``--flag=value``, with short flags written out and recipes as paths, first.
 
-    Another backbone than the recipe's does not get the arguments that the recipe gives to its own.
+    A backbone other than the recipe's does not get the arguments that the recipe gives to its own.
+
+    Args:
+        parser: A parser with the flags of a recipe.
+        arguments: The command line, without a recipe by name alone.
     """
-    out: list[str] = []
-    for argument in arguments:
-        flag, equals, value = argument.partition("=")
-        if out and out[-1] == "--config":
-            out.append(str(recipe_path(argument)))
-        elif flag == "--config" and equals:
-            out.append(f"--config={recipe_path(value)}")
-        else:
-            out.append(SHORT_FLAGS.get(flag, flag) + equals + value)
-    backbone = value_of(out, "--model.backbone.name")
-    if backbone is not None and not any(word.startswith("--model.backbone.args") for word in out):
-        own = [name for path in config_files(out) if (name := _backbone_of(path)) is not None]
-        if own and own[-1] != backbone:
+    flags, others = normalize(parser, arguments, SHORT_FLAGS)
+    if others:
+        raise SettingsError(f"{others[0]!r} belongs to no flag")
+    files = [recipe_path(word.partition("=")[2]) for word in flags if word.startswith("--config=")]
+    size = value_of(flags, "--size")
+    flags = [word for word in flags if not word.startswith(("--config=", "--size="))]
+    whole = [word for word in flags if word.startswith("--model=")]  # of a detector that the run starts from
+    out = [f"--config={file}" for file in files] + whole
+    out += _sized(size, files, whole) if size is not None else []
+    out += [word for word in flags if word not in whole]
+    backbone = value_of(flags, "--model.backbone.name")
+    if backbone is not None and not any(word.startswith("--model.backbone.args") for word in flags):
+        own = _written(files, "model", "backbone").get("name")
+        if own not in (None, backbone):
             out.append("--model.backbone.args={}")
     return out
 
 
-def value_of(words: list[str], flag: str) -> str | None:
-    """The value given to a flag, before parsing; the last one counts."""
-    found = None
-    for word, following in pairwise([*words, None]):
-        name, equals, value = str(word).partition("=")
-        if name == flag:
-            found = value if equals else following
+def _sized(size: str, files: list[Path], whole: list[str]) -> list[str]:
+    """Flags that give the input another short side, and the recipe's other sizes in proportion."""
+    if not size.isdecimal() or not int(size):
+        raise SettingsError(f"--size {size}: expected an integer, the length of the input's short side in pixels")
+    try:
+        written = yaml.safe_load(whole[-1].partition("=")[2])["input"] if whole else _written(files, "model", "input")
+        before = from_dict(InputSettings, written, "model.input")
+        augment = from_dict(AugmentSettings, _written(files, "data", "augment"), "data.augment")
+    except (ValueError, KeyError, TypeError) as error:
+        raise SettingsError(f"invalid value in recipe: {error}") from error
+
+    def scaled(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [scaled(one) for one in value]
+        return max(1, round(value * int(size) / before.short_side))
+
+    sizes = {name: getattr(augment, name) for name in ("short_sides", "short_range", "max_side", "square")}
+    flags = [f"--model.input.short_side={size}", f"--model.input.max_side={scaled(before.max_side)}"]
+    return flags + [f"--data.augment.{name}={scaled(value)}" for name, value in sizes.items() if value]
+
+
+def _written(files: list[Path], section: str, part: str) -> dict[str, Any]:
+    """A part of a section as recipes write it, the last one that does; parsing says what is wrong with it."""
+    found: dict[str, Any] = {}
+    for file in files:
+        values = read_recipe(file).get(section)
+        if isinstance(values, dict) and isinstance(values.get(part), dict):
+            found |= values[part]
     return found
 
 
-def _backbone_of(path: Path) -> str | None:
-    """The backbone that a recipe's file names; None if it names none or cannot be read, which parsing will say."""
-    try:
-        name = read_yaml(path)["model"]["backbone"]["name"]
-    except (OSError, ParseError, KeyError, TypeError):
-        return None
-    return str(name)
-
-
-def config_files(arguments: list[str]) -> list[Path]:
-    """The files that expanded arguments give with ``--config``."""
-    files = [value for flag, value in pairwise(arguments) if flag == "--config"]
-    files += [argument.partition("=")[2] for argument in arguments if argument.startswith("--config=")]
-    return [Path(file) for file in files]
+def config_files(flags: list[str]) -> list[Path]:
+    """The recipes among expanded flags."""
+    return [Path(word.partition("=")[2]) for word in flags if word.startswith("--config=")]
 
 
 def built_in_recipes() -> dict[str, Path]:
@@ -174,35 +193,12 @@ def recipe_path(name: str) -> Path:
 
 
 def describe_recipes() -> str:
-    """A line for each built-in recipe: its name and the first comment of its file."""
+    """One line per built-in recipe: its name and the first comment of its file."""
     lines = []
     for name, path in built_in_recipes().items():
         first = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
         lines.append(f"  {name:<24} {first}")
     return "\n".join(lines)
-
-
-def read_section(run: Path, section: str) -> dict[str, Any]:
-    """One section of a run's recipe as plain values; nothing named in the file is imported."""
-    path = run / "recipe.yaml"
-    if not path.is_file():
-        raise FileNotFoundError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
-    content = read_recipe(run)
-    if not isinstance(content.get(section), dict):
-        raise SettingsError(f"{shown(path)}: incomplete: it has no section {section!r}. Put the file back as it was")
-    return content[section]
-
-
-def read_recipe(run: Path) -> dict[str, Any]:
-    """A run's whole recipe as plain values; nothing named in the file is imported."""
-    path = run / "recipe.yaml"
-    try:
-        content = read_yaml(path)
-    except ParseError as error:
-        raise SettingsError(f"{shown(path)}: damaged ({error}). Put the file back as it was") from error
-    if not isinstance(content, dict):
-        raise SettingsError(f"{shown(path)}: damaged: it holds no sections. Put the file back as it was")
-    return content
 
 
 def _plain(value: Any) -> Any:

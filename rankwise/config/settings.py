@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rankwise.data.transforms import AugmentSettings
+from rankwise.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class ShapesSettings:
     """The built-in dataset.
 
     Args:
-        size: Height and width of the images in pixels.
+        size: Height and width of the images in pixels, at least 32.
         train_images: Number of training images.
         val_images: Number of validation images.
         seed: Another seed, other images.
@@ -25,7 +26,7 @@ class ShapesSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _at_least(self, "data.shapes", size=1, train_images=1, val_images=1, seed=0)
+        _at_least(self, "data.shapes", size=32, train_images=1, val_images=1, seed=0)
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class TrainSettings:
         _at_least(self, "train", evaluate_batch=1, log_every=1)
         _at_least(self, "train", ema=0, checkpoint_minutes=0, checkpoint_steps=0, max_bad_steps=1, threads=0)
         if self.ema >= 1:
-            raise ValueError(f"--train.ema is {self.ema:g}: it must be below 1")
+            raise SettingsError(f"--train.ema is {self.ema:g}: it must be below 1")
 
     @property
     def images_per_step(self) -> int:
@@ -174,4 +175,4 @@ def _at_least(settings: Any, section: str, **least: int) -> None:
     for name, smallest in least.items():
         value = getattr(settings, name)
         if not value >= smallest:
-            raise ValueError(f"--{section}.{name} is {value:g}: it must be at least {smallest}")
+            raise SettingsError(f"--{section}.{name} is {value:g}: it must be at least {smallest}")

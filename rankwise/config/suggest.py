@@ -10,6 +10,12 @@ from difflib import get_close_matches
 
 from jsonargparse import ArgumentParser
 
+from rankwise.config.flags import subclasses
+
+#: Types of Python as a user would call them.
+_TYPES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text"}
+_TYPES |= dict.fromkeys(("list", "tuple"), 'a list, such as "[1, 2]"') | {"dict": 'names with values, as "{a: 1}"'}
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A phrase that says what would be right instead of a word.
@@ -20,8 +26,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     close = get_close_matches(word.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
-    hint = next((f"did you mean {name!r}? " for name in names if close and name.lower() == close[0]), "")
-    return f"{hint}There is: {', '.join(names)}"
+    hint = next((f"did you mean {name!r}? C" for name in names if close and name.lower() == close[0]), "c")
+    return f"{hint}hoose from {', '.join(names)}"
 
 
 def explain(
@@ -36,7 +42,7 @@ def explain(
         short_flags: Flags that the parser is not given itself.
     """
     message = " ".join(str(error).split())
-    choices = {flag: {cls.__name__: cls for cls in _subclasses(base)} for flag, base in bases.items()}
+    choices = {flag: {cls.__name__: cls for cls in subclasses(base)} for flag, base in bases.items()}
     classes = {name: cls for some in choices.values() for name, cls in some.items()}
     flags = [*short_flags, *(flag for action in parser._actions for flag in action.option_strings)]
     if match := re.search(r"class_path '([\w.]+)'.*Option '([\w.]+)' is not accepted", message):
@@ -52,6 +58,12 @@ def explain(
     if match := re.search(r"key \"([\w.]+)\": Expected a (?:typing\.)?Literal\[(.*?)\]\. Got value: (.*)", message):
         choice = match[2].replace("'", "").split(", ")
         return f"--{match[1]} {match[3]}: choose {', '.join(choice[:-1])} or {choice[-1]}"
+    if match := re.search(r"key \"([\w.]+)\": Expected a <class '(\w+)'>\. Got value: (.*)", message):
+        return f"--{match[1]} {match[3]}: expected {_TYPES.get(match[2], match[2])}"
+    if match := re.search(r"key \"([\w.]+)\": Unable to load config '(.*?)'", message):
+        return f"--{match[1]} {match[2]}: this is a section; give its settings one by one, as --{match[1]}.NAME VALUE"
+    if match := re.search(r"argument (--[\w.]+): expected one argument", message):
+        return f"{match[1]}: expected a value"
     if match := re.search(r"[Uu]nrecognized arguments?: (--[\w.]+)", message):
         return f"there is no flag {match[1]}; {_nearest_flags(match[1], flags)}"
     if match := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not expected", message):
@@ -64,13 +76,3 @@ def _nearest_flags(flag: str, flags: list[str]) -> str:
     last = flag.rpartition(".")[2].lstrip("-")
     close += [name for name in flags if name.rpartition(".")[2].lstrip("-") == last and name not in close]
     return f"did you mean {' or '.join(close[:4])}?" if close else "--help lists all"
-
-
-def _subclasses(base: type) -> list[type]:
-    """All classes below one that can be built, by whatever path; the parser's own stand-ins are none."""
-    if base.__name__.startswith("LazyInstance_"):
-        return []
-    found = [] if inspect.isabstract(base) else [base]
-    for cls in list[type](base.__subclasses__()):
-        found += _subclasses(cls)
-    return found

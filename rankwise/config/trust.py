@@ -1,4 +1,4 @@
-"""Recipes of others: a YAML file may name classes of rankwise, but no other code to be imported."""
+"""Untrusted recipes: a YAML file may name classes of rankwise, but no other code to be imported."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from rankwise.config.reading import read_recipe
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
 from rankwise.criterion import BoxSettings
 from rankwise.errors import SettingsError
 from rankwise.files.names import shown
-from rankwise.files.parsing import ParseError, read_yaml
 from rankwise.models.settings import DetectorSettings
 
 #: Sections of plain values, with their schema.
-_PLAIN: dict[str, Any] = {
+PLAIN_SECTIONS: dict[str, Any] = {
     "data": DataSettings,
     "model": DetectorSettings,
     "box": BoxSettings,
@@ -28,7 +28,7 @@ _PLAIN: dict[str, Any] = {
     "train": TrainSettings,
 }
 #: Sections that name a class.
-_CLASSES = ("loss", "assign")
+CLASS_SECTIONS = ("loss", "assign")
 #: What ``--print_config`` writes beside the sections; only the command line may set it.
 _COMMAND = ("run", "resume", "overwrite")
 
@@ -39,7 +39,7 @@ _CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
     """Refuses a recipe that would import code from elsewhere than rankwise, or read further files.
 
-    A class of your own is imported when the command line names it: what stands there, you have written.
+    A class of your own is imported when the command line names it.
 
     Args:
         path: The YAML file.
@@ -48,28 +48,23 @@ def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
     Raises:
         SettingsError: If there is something of this kind in the file.
     """
-    try:
-        content = read_yaml(path)
-    except ParseError as error:
-        raise SettingsError(f"{shown(path)}: not a recipe: it cannot be read as plain YAML ({error})") from error
-    if not isinstance(content, dict):
-        raise SettingsError(f"{path}: not a recipe: expected the sections {', '.join([*_PLAIN, *_CLASSES])}")
+    content = read_recipe(path)
     for section, value in content.items():
-        if section in _PLAIN:
-            _check_plain(_PLAIN[section], value, f"{path}: {section}")
+        if section in PLAIN_SECTIONS:
+            _check_plain(PLAIN_SECTIONS[section], value, f"{path}: {section}")
         elif section in _COMMAND and not value:
             continue
-        elif section not in _CLASSES:
+        elif section not in CLASS_SECTIONS:
             raise SettingsError(
-                f"{path}: there is no section {section!r}; it may have {', '.join([*_PLAIN, *_CLASSES])}"
+                f"{path}: there is no section {section!r}; it may have {', '.join([*PLAIN_SECTIONS, *CLASS_SECTIONS])}"
             )
     given = {word.partition("=")[2] or word for word in words}
-    for section in _CLASSES:
+    for section in CLASS_SECTIONS:
         for text in _strings(content.get(section)):
             if ("." in text or "/" in text) and not text.startswith("rankwise.") and text not in given:
                 raise SettingsError(
-                    f"{path}: {section} names {text!r}, which is no part of rankwise: nothing was imported. If it is "
-                    f"yours, say so on the command line: --{section} {text}"
+                    f"{path}: {section} names {text!r}, which is not part of rankwise: nothing was imported. If it is "
+                    f"yours, name it on the command line: --{section} {text}"
                 )
 
 
@@ -79,7 +74,7 @@ def _check_plain(schema: Any, value: Any, where: str) -> None:
         raise SettingsError(f"{where} must be a section with names and values, not {value!r}")
     for name in value:
         if "." in str(name):
-            raise SettingsError(f"{where}: write {name} as sections within sections")
+            raise SettingsError(f"{where}: write {name} as nested sections")
     if "class_path" in value:
         raise SettingsError(f"{where} names a class, {value['class_path']!r}, where there is none to choose")
     types = get_type_hints(schema)

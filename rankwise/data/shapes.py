@@ -19,6 +19,7 @@ from torch import Tensor
 from rankwise.data.dataset import DetectionDataset, ImageRecord, Transform
 from rankwise.data.outlines import CLASSES, clutter
 from rankwise.data.rendering import TURN, Dice, Outline, placed, smooth_noise, waves
+from rankwise.errors import DataError
 
 # How hard the dataset is. A small network trained for minutes should end at 30 to 70 AP, where losses still differ.
 MAX_OBJECTS = 8
@@ -272,12 +273,12 @@ class ShapesDataset(DetectionDataset):
         transform: Transform | None = None,
     ) -> None:
         if split not in _SPLITS:
-            raise ValueError(f"split is {split!r}; the built-in dataset has {', '.join(map(repr, _SPLITS))}")
+            raise DataError(f"split is {split!r}; the built-in dataset has {', '.join(map(repr, _SPLITS))}")
         images = _IMAGES[split] if images is None else images
         if images < 1 or size < 32 or seed < 0:
-            raise ValueError(
+            raise DataError(
                 f"images is {images}, size {size}, seed {seed}; the built-in dataset needs at least 1 image of "
-                "32 pixels a side and a seed that is not negative"
+                "32 pixels per side and a seed that is not negative"
             )
         self.split, self.size, self.seed = split, size, seed
         self._indices: Sequence[int] = range(images)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rankwise import distributed
 from rankwise.config.datasets import open_run
-from rankwise.config.recipe import read_section
+from rankwise.config.reading import read_section
 from rankwise.config.settings import TrainSettings
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader

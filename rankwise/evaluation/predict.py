@@ -52,7 +52,7 @@ def predict_images(
     words: Sequence[str],
     out: Path,
     threshold: float | None = None,
-    batch_size: int = 8,
+    batch_size: int = 1,
     device: str = "auto",
     precision: float | None = None,
     calibrated: bool = True,
@@ -65,7 +65,7 @@ def predict_images(
         words: Image files, folders and globs.
         out: Folder for the pictures and the JSON file.
         threshold: Least score; the run's own, the best F1 of each class, if not given.
-        batch_size: Images at a time.
+        batch_size: Images per batch; those of a batch are padded to one size.
         device: Where to compute.
         precision: Instead of a threshold, the part of the boxes that shall be right.
         calibrated: False gives raw scores.
@@ -81,7 +81,7 @@ def predict_images(
         files,
         out,
         read_image,
-        lambda images: detector.predict(images, threshold=threshold, precision=precision, calibrated=calibrated),
+        lambda images: detector.predict(images, threshold, len(images), precision=precision, calibrated=calibrated),
         detector.classes,
         batch_size,
         agnostic_nms,
@@ -115,7 +115,7 @@ def predict_files(
     read: Callable[[Path], Any],
     detect: Callable[[list[Any]], list[Any]],
     classes: Sequence[str],
-    batch_size: int = 8,
+    batch_size: int = 1,
     agnostic: AgnosticNms = "pictures",
 ) -> list[dict[str, Any]]:
     """Detects objects in files by whatever detector, draws them, and writes ``predictions.json``; needs no torch.

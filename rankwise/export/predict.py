@@ -16,7 +16,7 @@ def predict_images(
     words: Sequence[str],
     out: Path,
     threshold: float | None = None,
-    batch_size: int = 8,
+    batch_size: int = 1,
     device: str = "auto",
     precision: float | None = None,
     calibrated: bool = True,

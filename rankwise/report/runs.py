@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.config.datasets import open_run
-from rankwise.config.recipe import read_recipe
+from rankwise.config.reading import read_recipe
 from rankwise.data.dataset import DetectionDataset
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_names
 from rankwise.evaluation.figures import read_metrics
@@ -90,7 +90,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
     metrics = run / "metrics.jsonl"
     return RunData(
         name=name,
-        recipe=read_recipe(run),
+        recipe=read_recipe(run / "recipe.yaml"),
         metrics=read_metrics(metrics) if metrics.is_file() else [],
         dataset=dataset,
         dataset_name=f"{'built-in shapes' if settings.path == 'shapes' else settings.path}, {settings.val}",
@@ -120,7 +120,7 @@ def _evaluate_if_needed(run: Path, data: str | None, device: str) -> None:
     if not (run / "best.safetensors").is_file():
         raise ReportError(
             f"{run}: nothing to report yet: it has neither results (eval.json, detections.json) nor best.safetensors, "
-            f"which the first evaluation of a training writes; go on with: rankwise train --resume {run}"
+            f"which the first evaluation of a training writes; resume with: rankwise train --resume {run}"
         )
     from rankwise.evaluation.inference import evaluate_run  # with a detector and all that it needs
 

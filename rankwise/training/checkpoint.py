@@ -102,7 +102,7 @@ def _instead(path: Path) -> str:
     if path.name != PREVIOUS:
         with suppress(CheckpointError):
             step = _load(previous)["progress"]["step"]
-            return f". The one before it, after step {step}, is intact; go on with: rankwise train --resume {previous}"
+            return f". The one before it, after step {step}, is intact; resume with: rankwise train --resume {previous}"
     return ". Start the run again with: rankwise train"
 
 

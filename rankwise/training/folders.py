@@ -74,22 +74,22 @@ def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> Non
     Args:
         run: Its folder.
         recipe: The recipe that was named, if one was.
-        words: The flags.
+        words: The normalized flags.
 
     Raises:
         SettingsError: If there is such a thing, or no run.
     """
     flags = {word.partition("=")[0] for word in words}
-    if not (Path(run) / "recipe.yaml").is_file():
-        raise SettingsError(f"--resume {run}: this is no run of rankwise train: it has no recipe.yaml")
     for given, todo in (
         (recipe, "a run is resumed by its own recipe; start a new run for another one"),
         ("--config" in flags and "--config", "a run is resumed by its own recipe; start a new run for another one"),
         ("--overwrite" in flags and "--overwrite", "it would delete the run; leave out one of the two"),
-        ("--init" in flags and "--init", "the run has its weights already; start a new run from others"),
+        ("--train.init" in flags and "--init", "the run has its weights already; start a new run from others"),
     ):
         if given:
             raise SettingsError(f"--resume {run} with {given}: {todo}")
+    if not (Path(run) / "recipe.yaml").is_file():
+        raise SettingsError(f"--resume {run}: not a run of rankwise train: it has no recipe.yaml")
 
 
 def changes(run: Path, recipe: str) -> dict[str, tuple[Any, Any]]:

@@ -60,7 +60,9 @@ def test_every_row_parses_on_small_data():
     parser = ArgumentParser(exit_on_error=False)
     add_recipe_arguments(parser)
     kinds = {row.small for table in TABLES.values() for row in table.rows}
-    parsed = {kind: recipe_from(parser, parser.parse_args(expand(["--config", "shapes", *kind]))) for kind in kinds}
+    parsed = {
+        kind: recipe_from(parser, parser.parse_args(expand(parser, ["--config", "shapes", *kind]))) for kind in kinds
+    }
     by_name = {row.name: parsed[row.small] for row in TABLES["clustering"].rows}
     assert by_name["focal + GIoU losses"].assign.clustering == "losses"
     assert not by_name["ranking + localization"].assign.normalize

@@ -12,7 +12,7 @@ from data_folders import write_coco_folder
 from live_runs import TINY
 
 from rankwise.cli import main
-from rankwise.config.recipe import parse_recipe, value_of
+from rankwise.config.recipe import parse_recipe
 from rankwise.errors import SettingsError
 from rankwise.evaluation.inference import pick_device
 from rankwise.training.folders import run_folder
@@ -46,12 +46,6 @@ def test_another_backbone_does_not_get_the_arguments_of_the_recipes_own():
         ["--config", "shapes", "--model.backbone.name=mobilenetv2_100", "--model.backbone.args={'act_layer': 'relu'}"]
     )
     assert given.model.backbone.args == {"act_layer": "relu"}
-
-
-def test_of_a_flag_given_twice_the_last_counts_however_it_is_written():
-    assert value_of(["--a=1", "--b", "2", "--a", "3"], "--a") == "3"
-    assert value_of(["--a", "3", "--b", "2", "--a=1"], "--a") == "1"
-    assert value_of(["--b", "2", "--a"], "--a") is None
 
 
 def test_own_data_keeps_every_score_and_weighs_by_quality_as_the_paper_does():

@@ -14,7 +14,7 @@ from live_runs import TINY, lines
 
 from rankwise.cli import main
 from rankwise.config import choice
-from rankwise.config.recipe import expand, parse_recipe
+from rankwise.config.recipe import parse_recipe
 from rankwise.data import open_dataset
 from rankwise.errors import ModelError
 from rankwise.models import BackboneSettings, Detector, pretrained
@@ -48,7 +48,7 @@ def offline(monkeypatch):
 def test_device_and_weights_decide_on_the_recipe(data, monkeypatch, gpu, found, recipe):
     monkeypatch.setattr(choice, "has_gpu", lambda: gpu)
     monkeypatch.setattr(choice, "locate", lambda name: found)
-    made = choice.choose(expand(["--data", str(data)]))
+    made = choice.choose([f"--data.path={data}"])
     assert made.recipe == recipe
     parsed = parse_recipe(["--config", made.recipe, *made.flags, "--data", str(data)])
     assert parsed.train.batch_size == 2  # of 20 images
@@ -64,13 +64,13 @@ def test_device_and_weights_decide_on_the_recipe(data, monkeypatch, gpu, found, 
 
 
 def test_flags_of_the_command_line_win_over_the_choice(data, offline):
-    words = ["--data", str(data), "--batch-size=5", "--epochs=3", "--model.input.short_side=96"]
+    words = [f"--data.path={data}", "--train.batch_size=5", "--train.epochs=3", "--size=96"]
     name, flags, _ = choice.prepare(words, None)
     recipe = parse_recipe(flags)
     assert (name, recipe.train.batch_size, recipe.train.epochs) == ("small_scratch", 5, 3)
     assert recipe.model.input.short_side == 96
     assert choice.prepare(words, "photos_mobilenet")[0] == "photos_mobilenet"
-    assert choice.prepare(["--epochs=3"], None)[0] == "shapes"
+    assert choice.prepare(["--train.epochs=3"], None)[0] == "shapes"
 
 
 def test_the_batch_fits_the_dataset():

@@ -43,7 +43,9 @@ def recipes() -> dict[tuple[str, tuple[str, ...]], Recipe]:
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     add_recipe_arguments(parser)
     kinds = {(row.recipe, row.coco) for _, row in ROWS}
-    return {kind: recipe_from(parser, parser.parse_args(expand(["--config", kind[0], *kind[1]]))) for kind in kinds}
+    return {
+        kind: recipe_from(parser, parser.parse_args(expand(parser, ["--config", kind[0], *kind[1]]))) for kind in kinds
+    }
 
 
 def test_every_row_parses_and_has_what_holds_for_all_of_the_paper(recipes):

@@ -109,7 +109,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, whole, number, code):
     wait_for(lambda: last_step(run) >= 2)
     process.kill(number)
     assert process.wait() == code
-    assert f"go on with: rankwise train --resume {run}" in process.said
+    assert f"resume with: rankwise train --resume {run}" in process.said
     assert "Traceback" not in process.said
     assert checkpoint(run)["progress"]["step"] >= 2
     said = finish("--resume", run, "--train.checkpoint_steps=3", log=tmp_path / "log2")

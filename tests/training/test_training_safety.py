@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from jsonargparse import ArgumentParser
 from live_runs import TINY, Live, checkpoint, finish
 from PIL import Image
 
 import rankwise
-from rankwise.config.recipe import built_in_recipes, config_files, expand
+from rankwise.config.recipe import add_recipe_arguments, built_in_recipes, config_files, expand
 from rankwise.config.trust import check_recipe
 from rankwise.errors import SettingsError
 
@@ -95,13 +96,15 @@ def test_resuming_the_run_of_a_stranger_imports_nothing(tmp_path, run):
     recipe["loss"] = {"class_path": "stranger.Loss"}
     (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     said = finish("--resume", tmp_path / "run", log=tmp_path / "log", code=2)
-    assert "loss names 'stranger.Loss', which is no part of rankwise: nothing was imported" in said
+    assert "loss names 'stranger.Loss', which is not part of rankwise: nothing was imported" in said
     assert "--loss stranger.Loss" in said
 
 
 def test_a_class_of_your_own_is_imported_when_the_command_line_names_it(tmp_path):
     (tmp_path / "recipe.yaml").write_text("loss: {class_path: mine.Loss}\n")
-    words = expand(["--config", str(tmp_path / "recipe.yaml"), "--loss", "mine.Loss"])
+    parser = ArgumentParser()
+    add_recipe_arguments(parser)
+    words = expand(parser, ["--config", str(tmp_path / "recipe.yaml"), "--loss", "mine.Loss"])
     assert config_files(words) == [tmp_path / "recipe.yaml"]
     check_recipe(tmp_path / "recipe.yaml", words)
 
@@ -125,6 +128,8 @@ def test_no_shell_is_called_and_nothing_is_unpickled_or_evaluated():
     for path in Path(rankwise.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
+                continue
+            if any(word.arg == "Loader" and "yaml.SafeLoader" in ast.unparse(word.value) for word in node.keywords):
                 continue
             assert ast.unparse(node.func) not in forbidden, f"{path}:{node.lineno}"
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}

@@ -1,0 +1,88 @@
+"""Command lines as people write them, brought to one form before they are parsed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from jsonargparse import ArgumentParser
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def normalize(
+    parser: ArgumentParser, words: list[str], short_flags: Mapping[str, str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Splits a command line into its flags, each as ``--flag=value`` or ``--flag``, and its other words.
+
+    Hyphens and underscores are the same in a flag's name, a boolean flag needs no value, and flags may stand before,
+    between and after the other words.
+
+    Args:
+        parser: Knows which flags there are.
+        words: The command line.
+        short_flags: Flags that stand for longer ones.
+    """
+    actions = {flag: action for action in parser._actions for flag in action.option_strings}
+    flags, others = [], []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return flags, others + rest
+        if not _is_flag(word):
+            others.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            name = "--" + name[2:].replace("-", "_")
+        name = (short_flags or {}).get(name, name)
+        boolean, alone = _is_boolean(name, actions), _takes_no_value(name, actions)
+        value_follows = rest and not alone and not _is_flag(rest[0])
+        if not equals and value_follows and (boolean != "always" or rest[0].lower() in (*_TRUE, *_FALSE)):
+            equals, value = "=", rest.pop(0)
+        if not equals and boolean != "never":
+            equals, value = "=", "true"
+        if boolean == "always" and value.lower() in (*_TRUE, *_FALSE):
+            value = str(value.lower() in _TRUE).lower()
+        flags.append(name + equals + value)
+    return flags, others
+
+
+def value_of(flags: list[str], flag: str) -> str | None:
+    """The value of a flag in normalized flags; the last one counts."""
+    values = [word.partition("=")[2] for word in flags if word.partition("=")[0] == flag]
+    return values[-1] if values else None
+
+
+def subclasses(base: type) -> list[type]:
+    """A class and all below it that can be built, without the parser's own stand-ins."""
+    if base.__name__.startswith("LazyInstance_"):
+        return []
+    found = [] if inspect.isabstract(base) else [base]
+    for cls in list[type](base.__subclasses__()):
+        found += [one for one in subclasses(cls) if one not in found]
+    return found
+
+
+def _is_flag(word: str) -> bool:
+    return re.match(r"--?[A-Za-z]", word) is not None
+
+
+def _takes_no_value(name: str, actions: Mapping[str, Any]) -> bool:
+    return name == "--print_config" or (name in actions and actions[name].nargs == 0)
+
+
+def _is_boolean(name: str, actions: Mapping[str, Any]) -> str:
+    """Whether a flag is boolean: "always", "also" beside other types, or "never"."""
+    if name in actions:
+        hint = getattr(actions[name], "_typehint", None)
+        return "always" if hint is bool else "also" if bool in get_args(hint) else "never"
+    section, _, option = name.partition(".")
+    base = getattr(actions.get(section), "_typehint", None)
+    if not option or not isinstance(base, type):
+        return "never"
+    parameters = [inspect.signature(cls).parameters.get(option) for cls in subclasses(base)]
+    return "always" if any(p is not None and p.annotation in (bool, "bool") for p in parameters) else "never"

@@ -1,0 +1,99 @@
+"""Help for the flags of a recipe: an overview, and one page per section."""
+
+from __future__ import annotations
+
+import inspect
+from textwrap import shorten
+from typing import Any
+
+from jsonargparse import ArgumentParser
+
+from rankwise.config.command_line import HelpFormatter
+from rankwise.config.flags import subclasses
+from rankwise.config.trust import CLASS_SECTIONS, PLAIN_SECTIONS
+
+#: Sections of a recipe, and what each is about.
+TOPICS = {
+    "data": "dataset, splits, loader, augmentation",
+    "model": "input size, backbone, neck, head, anchors, post-processing, test-time augmentation",
+    "loss": "the loss over the class logits",
+    "assign": "how positives are chosen",
+    "box": "the box loss",
+    "optimizer": "SGD or AdamW, learning rate, weight decay",
+    "schedule": "warm-up and decay of the learning rate",
+    "train": "epochs, batch size, precision, evaluation, checkpoints, devices",
+}
+
+
+def help_topics(flags: list[str], others: list[str]) -> list[str]:
+    """What a command line of ``train`` asks help about: sections, "" for the overview, nothing if it does not.
+
+    Args:
+        flags: Its normalized flags; ``--help`` and ``--SECTION.help`` ask.
+        others: Its other words; sections among them say what ``--help`` is about.
+    """
+    topics = [topic for topic in TOPICS if f"--{topic}.help" in flags]
+    if {"-h", "--help"} & set(flags):
+        topics += [word for word in others if word in TOPICS] or [""]
+    return topics
+
+
+def help_on(parser: ArgumentParser, topic: str, recipes: str, short_flags: dict[str, str]) -> str:
+    """A page of help: about a section, or the overview.
+
+    Args:
+        parser: The parser of ``train``.
+        topic: Name of the section, or "" for the overview.
+        recipes: One line per built-in recipe.
+        short_flags: Flags that stand for longer ones.
+    """
+    return _section(parser, topic) if topic else _overview(parser, recipes, short_flags)
+
+
+def _overview(parser: ArgumentParser, recipes: str, short_flags: dict[str, str]) -> str:
+    helps = {flag: action.help or "" for action in parser._actions for flag in action.option_strings}
+    lines = [
+        "usage: rankwise train [RECIPE] [--FLAG VALUE …]",
+        "",
+        "Train a detector, evaluate it and write a report.",
+        "",
+        "Recipes (a name, or the path of a YAML file):",
+        recipes,
+        "",
+        "Flags, before or after the recipe:",
+        _line("--size N", "Length of the short side of the input; the recipe's other sizes follow in proportion."),
+        *(_line(short, f"{_first_sentence(helps[whole])} ({whole})") for short, whole in short_flags.items()),
+        *(_line(flag, helps[flag]) for flag in ("--run", "--resume", "--overwrite", "--config")),
+        _line("--print_config", "Print the complete recipe and stop."),
+        "",
+        "All settings of a section: rankwise train --help SECTION",
+        *(_line(section, about) for section, about in TOPICS.items()),
+        "One loss or assigner:      rankwise train --loss.help APELoss, --assign.help PAA",
+    ]
+    return "\n".join(lines)
+
+
+def _section(parser: ArgumentParser, section: str) -> str:
+    if section in CLASS_SECTIONS:
+        action = next(action for action in parser._actions if f"--{section}" in action.option_strings)
+        base: Any = getattr(action, "_typehint", object)
+        names = [_line(cls.__name__, _first_sentence(inspect.getdoc(cls) or "")) for cls in subclasses(base)]
+        head = f"--{section} NAME: {TOPICS[section]}. Settings of one: rankwise train --{section}.help NAME"
+        return "\n".join([head, "", *names])
+    page = ArgumentParser(
+        prog="rankwise train",
+        usage=f"rankwise train [RECIPE] --{section}.NAME VALUE …",
+        add_help=False,
+        formatter_class=HelpFormatter,
+    )
+    page.add_argument(f"--{section}", type=PLAIN_SECTIONS[section], default=PLAIN_SECTIONS[section]())
+    return page.format_help()
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {name:<24} {shorten(text, 120, placeholder=' …')}"
+
+
+def _first_sentence(text: str) -> str:
+    text = text.replace(":class:", "").replace("`", "")
+    return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."

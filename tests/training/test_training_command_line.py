@@ -1,0 +1,114 @@
+"""The command line takes flags and recipes as people write them, and answers mistakes by a message."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from rankwise.cli import main
+from rankwise.config.flags import value_of
+from rankwise.config.recipe import parse_recipe
+from rankwise.models import Detector, DetectorSettings
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """Runs ``rankwise train`` up to the training; gives the recipe and the folder."""
+    seen = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rankwise.training.loop.train", lambda recipe, folder, *_: seen.append((recipe, folder)))
+
+    def run(line):
+        main(["train", *line.split()])
+        return seen.pop()
+
+    return run
+
+
+def test_hyphens_bare_booleans_and_the_recipe_anywhere(trained):
+    usual, folder = trained("shapes --batch_size 4 --train.compile true --loss.weight_by_quality true --lr=0.1")
+    habit, other = trained("--batch-size 4 --train.compile shapes --loss.weight-by-quality --lr 0.1")
+    assert habit.text == usual.text
+    assert (usual.train.batch_size, usual.train.compile, usual.loss.weight_by_quality) == (4, True, True)
+    assert folder.name == "shapes-1"
+    assert other.name == "shapes-1"
+    last, _ = trained("--epochs 3 --config shapes --train.channels-last no --epochs=2")
+    assert (last.train.epochs, last.train.channels_last) == (2, False)
+
+
+def test_a_boolean_flag_does_not_take_the_word_after_it(trained):
+    recipe, folder = trained("--model.backbone.frozen-norm statistics --data.skip-bad photos_mobilenet")
+    assert (recipe.model.backbone.frozen_norm, recipe.data.skip_bad) == ("statistics", True)
+    assert folder.name == "photos_mobilenet-1"
+
+
+def test_size_scales_all_sizes_of_a_recipe_and_explicit_flags_win():
+    recipe = parse_recipe(["--config", "own_data", "--model.input.max-side=600", "--size", "320"])
+    assert (recipe.model.input.short_side, recipe.model.input.max_side) == (320, 600)
+    assert recipe.data.augment.short_sides == (240, 256, 272, 288, 304, 320)
+    assert recipe.data.augment.max_side == 533
+    square = parse_recipe(["--config", "coco_retinanet512", "--size", "250"])  # half of 500 x 833
+    assert (square.model.input.short_side, square.model.input.max_side, square.data.augment.square) == (250, 416, 256)
+
+
+def test_the_last_of_two_flags_counts():
+    assert value_of(["--a=1", "--b=2", "--a=3"], "--a") == "3"
+    assert value_of(["--b=2"], "--a") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train shapes own_data", "one recipe at a time, not shapes and own_data"),
+        ("train --data.shapes.size 16", "--data.shapes.size is 16: it must be at least 32"),
+        ("train --data.val foo --run RUN", "split is 'foo'; the built-in dataset has 'train', 'val', 'test'"),
+        ("train --data.shapes foo", "--data.shapes foo: this is a section"),
+        ("train --data.workers 2.5", "--data.workers 2.5: expected an integer"),
+        ("train --schedule.milestones 3", "--schedule.milestones 3: expected a list"),
+        ("train --epochs", "--train.epochs: expected a value"),
+        ("train --size big", "--size big: expected an integer"),
+        ("train --bach-size 4", "there is no flag --bach_size; did you mean --batch_size"),
+        ("data shapes OUT --shapes.size 8", "it must be at least 32"),
+        ("eval --flip RUN --batch-size 0", "--batch_size is 0"),
+    ],
+)
+def test_a_mistake_is_one_message(line, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(line.split())
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "there", "elsewhere"),
+    [
+        ("--help", ["--size N", "own_data", "--help SECTION"], "--data.augment.flip"),
+        ("--help data", ["--data.augment.flip", "Probability of a horizontal flip"], "--train.epochs"),
+        ("--data.help", ["--data.augment.flip"], "--train.epochs"),
+        ("shapes --help loss", ["APELoss", "RankSortLoss"], "--data"),
+        ("--loss.help APELoss", ["--loss.lam"], "--data"),
+    ],
+)
+def test_help_is_an_overview_and_a_page_per_section(line, there, elsewhere, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *line.split()])
+    said = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert all(text in said for text in there)
+    assert elsewhere not in said
+    assert len(said.splitlines()) < 60
+
+
+def test_predict_runs_its_batches_at_once_and_takes_flags_between_images(tmp_path, monkeypatch):
+    small = {"backbone": {"name": "resnet10t", "args": {"channels": [8, 8, 8, 8]}}, "neck": {"channels": 8}}
+    small |= {"head": {"channels": 8, "norm": "none"}, "input": {"short_side": 32, "max_side": 64}}
+    Detector(DetectorSettings.from_dict(small), ["thing"]).save(tmp_path / "best.safetensors")
+    files = [str(tmp_path / f"{number}.png") for number in range(3)]
+    for file in files:
+        Image.new("RGB", (48, 40)).save(file)
+    batches, forward = [], Detector.forward
+    monkeypatch.setattr(Detector, "forward", lambda self, images: batches.append(len(images)) or forward(self, images))
+    main(["predict", str(tmp_path), files[0], "--batch-size", "2", *files[1:], "--out", str(tmp_path / "out")])
+    assert batches == [2, 1]
+    assert len(json.loads((tmp_path / "out" / "predictions.json").read_text())) == 3
