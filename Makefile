@@ -42,6 +42,7 @@ docs: install  ## Build the documentation's site, strictly: site/index.html open
 	mkdir build/docs/benchmarks
 	cp benchmarks/results/*.md build/docs/benchmarks/
 	cp CHANGELOG.md build/docs/changes.md
+	sed -e 's#](docs/#](#g' -e 's#](CHANGELOG.md)#](changes.md)#' CONTRIBUTING.md > build/docs/contributing.md
 	sed -i.bak 's#](\.\./benchmarks/results/#](benchmarks/#g' build/docs/*.md
 	rm build/docs/*.bak
 	$(BIN)/zensical build --clean --strict

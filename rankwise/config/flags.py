@@ -26,7 +26,8 @@ def normalize(
         short_flags: Flags that stand for longer ones.
     """
     actions = {flag: action for action in parser._actions for flag in action.option_strings}
-    flags, others = [], []
+    flags: list[str] = []
+    others: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)

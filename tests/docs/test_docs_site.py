@@ -31,7 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     for name in ("docs", "benchmarks", "rankwise"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("Makefile", "CHANGELOG.md", "zensical.toml", "pyproject.toml"):
+    for name in ("Makefile", "CHANGELOG.md", "CONTRIBUTING.md", "zensical.toml", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
     return folder
 
