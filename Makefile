@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install run test test-rfdetr lint docs bench clean
+.PHONY: install run test test-rfdetr lint docs bench soak clean
 
 install: $(STAMP)
 
@@ -49,6 +49,10 @@ docs: install  ## Build the documentation's site, strictly: site/index.html open
 
 bench: install  ## Every benchmark prints its ratios; run nothing beside them.
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+soak: install  ## Random scenes, kills and flipped bits, an hour of them: what docs/reliability.md says of each.
+	$(BIN)/python tools/soak.py
+	PYTHONPATH=tests/training $(BIN)/python tools/kills.py
 
 clean:
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import rankwise
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
-from rankwise.errors import UserError, user_errors
+from rankwise.errors import MeetingError, UserError, user_errors
 from rankwise.files.names import message_of
 from rankwise.files.streams import lasting_output
 
@@ -64,7 +64,8 @@ def _run(words: list[str]) -> None:
         sys.exit(130)
     except tuple(user_errors()) as error:
         # What is wrong before the processes have met is wrong for all of a machine, and said once.
-        if not int(os.environ.get("LOCAL_RANK", "0")) or import_module("rankwise.distributed").is_initialized():
+        first = not int(os.environ.get("LOCAL_RANK", "0")) or isinstance(error, MeetingError)
+        if first or import_module("rankwise.distributed").is_initialized():
             print(f"rankwise {verb}: {message_of(error)}", file=sys.stderr)
         sys.exit(2)
 

@@ -17,6 +17,10 @@ class SettingsError(ValueError):
     """Settings that do not go together, or not with this machine or this run."""
 
 
+class MeetingError(SettingsError):
+    """Processes did not find each other; every one of them says whom it waited for."""
+
+
 class UserError(Exception):
     """A mistake on the command line that the user can put right."""
 

@@ -310,6 +310,9 @@ class ShapesDataset(DetectionDataset):
         )
         return torch.from_numpy(pixels), record
 
+    def fingerprint(self) -> str:
+        return repr((self.split, self.size, self.seed, len(self)))  # which all follows from
+
     def subset(self, indices: Sequence[int]) -> ShapesDataset:
         other = copy.copy(self)
         other._indices = [self._indices[index] for index in indices]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rankwise.errors import ModelError
+from rankwise.files.parsing import parse_json
 from rankwise.from_dict import from_dict
 from rankwise.models.confidence import Confidence
 from rankwise.models.settings import InputSettings, PostprocessSettings
@@ -62,7 +63,7 @@ class Manifest:
                 "Expected a file of: rankwise export RUN"
             )
         try:
-            values: dict[str, Any] = json.loads(metadata[KEY])
+            values: dict[str, Any] = parse_json(metadata[KEY])
             if values["format"] != _FORMAT:
                 raise ModelError(f"it has format {values['format']}, this version reads {_FORMAT}")
             nms = values["nms"]

@@ -14,9 +14,14 @@ from PIL import Image
 from rankwise.errors import ModelError
 from rankwise.export.manifest import Manifest
 from rankwise.export.nms import find_detections
+from rankwise.files.names import shown
 from rankwise.images.settings import InputSettings, padded_size
 
 INSTALL = "it needs more packages, install them with: pip install onnx onnxscript onnxruntime"
+
+#: What a network gives, with suppression inside and without.
+_INSIDE = ("detection_boxes", "detection_scores", "detection_labels", "num_detections")
+_OUTSIDE = ("scores", "boxes", "levels")
 
 
 class OnnxDetector:
@@ -39,6 +44,23 @@ class OnnxDetector:
         self._session = open_session(Path(path), device, threads)
         self.manifest = Manifest.from_metadata(self._session.get_modelmeta().custom_metadata_map, str(path))
         self.classes = self.manifest.classes
+        self._check_outputs(path)
+
+    def _check_outputs(self, path: str | PathLike[str]) -> None:
+        """Refuses a network that does not give what the settings with it say."""
+        wanted = _INSIDE if self.manifest.nms == "inside" else _OUTSIDE
+        outputs = {output.name: output.shape for output in self._session.get_outputs()}
+        if missing := [name for name in wanted if name not in outputs]:
+            raise ModelError(f"{shown(path)}: its network has no output {', '.join(missing)}. Export the run again")
+        if "scores" in outputs and isinstance(outputs["scores"][-1], int):
+            self._check_labels(outputs["scores"][-1] - 1, path, exactly=True)
+
+    def _check_labels(self, highest: int, path: object = "this model", exactly: bool = False) -> None:
+        if highest >= len(self.classes) or (exactly and highest + 1 < len(self.classes)):
+            raise ModelError(
+                f"{shown(path)}: it names {len(self.classes)} classes, but its network gives label {highest}. "
+                "Export the run again"
+            )
 
     def predict(
         self,
@@ -89,6 +111,7 @@ class OnnxDetector:
         )
         scale = np.array([original[1] / size[1], original[0] / size[0]] * 2, dtype=np.float32)
         n = int(count[0])
+        self._check_labels(int(labels[0, :n].max(initial=0)))
         return {"boxes": boxes[0, :n] * scale, "scores": scores[0, :n], "labels": labels[0, :n]}
 
 

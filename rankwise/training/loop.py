@@ -138,7 +138,7 @@ class Run:
         self.buffers = Buffers(self.detector, self.criterion)
         self.watch = Stopwatch(fabric.device)
         self.progress = Progress()
-        fixed = fixed_settings(recipe, train_set.classes, len(train_set))
+        fixed = fixed_settings(recipe, train_set)
         self.state = RunState(
             self.detector, self.criterion, self.optimizer, self.ema, fabric.strategy.precision, fixed, self.progress
         )
@@ -175,7 +175,7 @@ class Run:
         self.tracker.ap = at.best_ap if at.best_ap >= 0 else None
         data = self.loader.dataset, self.val_set
         lines = announcement(self.recipe, self.folder, self.fabric.device, *data, self.weights)
-        for line in dict.fromkeys([*lines, *data[0].notes, *data[1].notes]):
+        for line in dict.fromkeys([*lines, *data[0].notes, *data[1].notes, *self.state.notes]):
             self.tracker.say(line)
         if warning := unreached(self.recipe.schedule, self.plan.steps_per_epoch, self.plan.steps):
             self.tracker.say(warning)

@@ -6,20 +6,17 @@ import inspect
 import logging
 import os
 import sys
-import threading
-import time
 from typing import NamedTuple
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments import LightningEnvironment
-from lightning_fabric.strategies import DDPStrategy
-from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from rankwise.bf16 import Bf16Error, enable_bf16
 from rankwise.config.settings import TrainSettings
 from rankwise.errors import SettingsError
+from rankwise.training.meeting import Strategy, end_with_parent, meet
 
 # Running statistics are those of rank 0, as is DDP's way, but they are sent when they are read and not at each forward:
 # a process that fails before its forward then leaves no other waiting in it. Newer versions of torch call it so:
@@ -51,8 +48,12 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 def launch(settings: TrainSettings) -> Fabric:
     """Starts the processes that the settings ask for; those of ``torchrun`` are there already, and count instead."""
     fabric = build_fabric(settings)
+    environment = getattr(fabric.strategy, "cluster_environment", None)
+    if isinstance(environment, LightningEnvironment) and environment.local_rank() > 0:
+        end_with_parent()
     try:
-        _meet_again(fabric)
+        if not isinstance(environment, LightningEnvironment) and fabric.world_size > 1:
+            meet(fabric)
         fabric.launch()
     except RuntimeError as error:
         if fabric.world_size == 1:
@@ -63,9 +64,6 @@ def launch(settings: TrainSettings) -> Fabric:
         ) from error
     if settings.threads:  # after the launch, which shares the cores among the processes
         torch.set_num_threads(settings.threads)
-    environment = getattr(fabric.strategy, "cluster_environment", None)
-    if isinstance(environment, LightningEnvironment) and fabric.local_rank > 0:
-        _end_with_parent()
     return fabric
 
 
@@ -86,7 +84,7 @@ def build_fabric(settings: TrainSettings) -> Fabric:
     if not on_cpu and torch.cuda.is_available() and local > torch.cuda.device_count():
         raise SettingsError(f"--devices {local}: this machine has {torch.cuda.device_count()} GPUs")
     share_of_batch(settings.images_per_step, local * nodes)
-    strategy = DDPStrategy(**_DDP) if local * nodes > 1 else "auto"  # type: ignore[arg-type]
+    strategy = Strategy(**_DDP) if local * nodes > 1 else "auto"  # type: ignore[arg-type]
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would tell its rank
     return Fabric(
         accelerator=accelerator,
@@ -107,26 +105,6 @@ def _enable_bf16() -> None:
         print(changed, file=sys.stderr)
 
 
-def _meet_again(fabric: Fabric) -> None:
-    """After a restart by torchrun: meets under a name of its own.
-
-    Its agent keeps the store in which the processes of the first try have left their addresses, and a process of the
-    second may call the dead. On several machines the number of restarts is not the same for all, and cannot be a name:
-    there the agents are told to keep no store, see the documentation.
-    """
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if not restarts or not shared or os.environ["WORLD_SIZE"] != os.environ["LOCAL_WORLD_SIZE"]:
-        return
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = distributed.TCPStore(address, port, world_size, is_master=False, wait_for_workers=False)
-    backend = "nccl" if fabric.device.type == "cuda" else "gloo"
-    distributed.init_process_group(
-        backend, store=distributed.PrefixStore(f"restart {restarts}", store), rank=rank, world_size=world_size
-    )
-
-
 def share_of_batch(batch_size: int, world_size: int) -> int:
     """Images of a batch for each process."""
     if batch_size < 1 or batch_size % world_size:
@@ -136,15 +114,3 @@ def share_of_batch(batch_size: int, world_size: int) -> int:
             f"{batch_size}"
         )
     return batch_size // world_size
-
-
-def _end_with_parent(every: float = 2.0) -> None:
-    """Ends this process once the one that started it is gone, else it would wait for it and hold its GPU."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(every)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from timm.utils.model_ema import ModelEmaV3
 
 from rankwise.config.recipe import Recipe
 from rankwise.criterion import Criterion
+from rankwise.data.dataset import DetectionDataset
 from rankwise.distributed import all_raise
 from rankwise.errors import SettingsError
-from rankwise.files.parsing import set_aside
+from rankwise.files.parsing import ParseError, set_aside
 from rankwise.files.writing import remove_parts
 from rankwise.models import Detector, DetectorSettings
 from rankwise.training.checkpoint import LAST, load_checkpoint
+
+FINGERPRINT = "fingerprint"
 
 
 @dataclass
@@ -66,6 +69,7 @@ class RunState:
         precision: With 16-bit floats it holds the factor on the loss.
         fixed: What must be the same when the run goes on, see :func:`fixed_settings`.
         progress: Where the run is.
+        notes: What a user should hear about a state that was loaded.
     """
 
     detector: Detector
@@ -75,6 +79,7 @@ class RunState:
     precision: Precision
     fixed: dict[str, Any]
     progress: Progress
+    notes: list[str] = field(default_factory=list)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as tensors and plain values. Random numbers need none: they follow from seed, step and image."""
@@ -99,7 +104,13 @@ class RunState:
         """
         for name, now in self.fixed.items():
             before = state["fixed"].get(name)
-            if before != now:
+            if name == FINGERPRINT:
+                if before is not None and before != now:
+                    self.notes.append(
+                        "WARNING: the training images or their annotations have changed since the last checkpoint, "
+                        "though not their number: from here on the run learns from other data than it began with"
+                    )
+            elif before != now:
                 raise SettingsError(_changed(name, before, now))
         with _fitting():
             self.detector.load_state_dict(state["detector"])
@@ -140,21 +151,28 @@ def read_checkpoint(folder: Path, name: str, fabric: Fabric) -> dict[str, Any] |
     return fabric.broadcast(state)  # other machines need not see the folder
 
 
-def fixed_settings(recipe: Recipe, classes: list[str], images: int) -> dict[str, Any]:
+def fixed_settings(recipe: Recipe, dataset: DetectionDataset) -> dict[str, Any]:
     """What decides which images a step takes, and what the saved state means.
 
     Args:
         recipe: The run's.
-        classes: Names of the dataset's classes.
-        images: Number of training images.
+        dataset: The training images.
     """
     return {
-        "classes": list(classes),
-        "training images": images,
+        "classes": list(dataset.classes),
+        "training images": len(dataset),
+        FINGERPRINT: _fingerprint(dataset),
         "--train.batch_size": recipe.train.batch_size,
         "--train.seed": recipe.train.seed,
         "--optimizer.name": recipe.optimizer.name,
     }
+
+
+def _fingerprint(dataset: DetectionDataset) -> str | None:
+    try:
+        return dataset.fingerprint()
+    except (OSError, ParseError):  # an image that cannot be read is told of when its turn comes
+        return None
 
 
 def without_pretrained(settings: DetectorSettings) -> DetectorSettings:

@@ -200,3 +200,25 @@ def test_settings_travel_in_the_file(exported: Any) -> None:
     assert manifest.postprocess == replace(exported.detector.settings.postprocess, score_voting=False)
     assert manifest.thresholds == exported.detector.thresholds
     assert manifest.nms == "inside"
+
+
+WRONG = {
+    "fewer classes": lambda values: values.update(classes=values["classes"][:1], thresholds=None),
+    "nothing": lambda values: values.clear(),
+    "a list": lambda values: values.update(input=[]),
+    "a huge side": lambda values: values["input"].update(short_side=10**9, max_side=10**9),
+    "a threshold above 1": lambda values: values.update(thresholds=dict.fromkeys(values["classes"], 5.0)),
+}
+
+
+@pytest.mark.parametrize("nms", ["outside", "inside"])
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_file_with_wrong_metadata_is_refused(exported: Any, tmp_path: Path, nms: str, kind: str) -> None:
+    model = onnx.load(getattr(exported, nms))
+    (entry,) = [item for item in model.metadata_props if item.key == "rankwise"]
+    values = json.loads(entry.value)
+    WRONG[kind](values)
+    entry.value = json.dumps(values)
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="Export the run"):
+        OnnxDetector(tmp_path / "model.onnx", threads=1).predict([picture(96, 160)])

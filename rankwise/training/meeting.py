@@ -1,0 +1,171 @@
+"""Processes that wait for each other: no longer than they must, and with a word about the one that is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from subprocess import Popen
+from typing import Any
+
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.strategies.launchers import subprocess_script
+from torch import distributed
+
+from rankwise.errors import MeetingError
+
+#: Seconds that processes wait for each other at the start; the variable is for clusters that take longer.
+MEETING_SECONDS = 120.0
+VARIABLE = "RANKWISE_MEETING_SECONDS"
+
+#: Seconds that this process has to end by itself, with more to say, after another one has died.
+GRACE = 10.0
+
+
+def meet(fabric: Fabric) -> None:
+    """Brings processes together that a launcher such as torchrun has started; which of them is missing is said.
+
+    After a restart they meet under a name of its own: torchrun's agent keeps the store in which the processes of the
+    first try have left their addresses, and a process of the second may call the dead. On several machines the number
+    of restarts is not the same for all, and cannot be a name: there the agents are told to keep no store, see the
+    documentation.
+
+    Args:
+        fabric: Fabric, before its launch.
+
+    Raises:
+        MeetingError: If a process does not come.
+    """
+    environment = fabric.strategy.cluster_environment  # type: ignore[attr-defined]
+    rank, world = environment.global_rank(), environment.world_size()
+    address, port = environment.main_address, environment.main_port
+    limit = timedelta(seconds=float(os.environ.get(VARIABLE, MEETING_SECONDS)))
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    alone = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE")
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if shared and alone else "0"
+    where = f"rank {rank} waited {limit.total_seconds():g} s at {address}:{port} for"
+    todo = f"Was it started, with the same address and port, and does a firewall let it in? ({VARIABLE} sets the limit)"
+    host = rank == 0 and not shared
+    if not host and not _answers(address, port, limit.total_seconds()):  # torch would print a stack of C++
+        raise MeetingError(f"{where} rank 0. {todo}")
+    try:
+        store: Any = distributed.TCPStore(address, port, world, host, limit, wait_for_workers=False)
+    except RuntimeError as error:
+        raise MeetingError(f"{where} rank 0 ({str(error).splitlines()[0][:200]}). {todo}") from error
+    store = distributed.PrefixStore(f"restart {restarts}", store)
+    store.set(f"rank {rank}", "here")
+    keys = [f"rank {other}" for other in range(world)]
+    try:
+        store.wait(keys, limit)
+    except RuntimeError as error:
+        raise MeetingError(f"{where} {_missing(store, keys)}. {todo}") from error
+    backend = "nccl" if fabric.device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
+
+
+def _answers(address: str, port: int, seconds: float) -> bool:
+    """Whether somebody listens there before the time is over."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        try:
+            socket.create_connection((address, port), timeout=left).close()
+            return True
+        except OSError:
+            time.sleep(min(0.2, left))
+    return False
+
+
+def _missing(store: Any, keys: Sequence[str]) -> str:
+    try:
+        return ", ".join(key for key in keys if not store.check([key])) or "the others"
+    except RuntimeError:  # the store went with rank 0
+        return keys[0]
+
+
+class Strategy(DDPStrategy):
+    """DDP whose processes, where it starts them itself, are watched: one that dies ends the others with a message."""
+
+    def _configure_launcher(self) -> None:
+        super()._configure_launcher()
+        if type(self._launcher) is subprocess_script._SubprocessScriptLauncher:
+            self._launcher = _Launcher(self._launcher)
+
+
+class _Launcher(subprocess_script._SubprocessScriptLauncher):
+    """Fabric's launcher with a watch of our own: Fabric's kills all processes without a word."""
+
+    def __init__(self, plain: subprocess_script._SubprocessScriptLauncher) -> None:
+        super().__init__(plain.cluster_environment, plain.num_processes, plain.num_nodes)
+
+    def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Starts the other processes and watches them, then calls the function."""
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        if not self.cluster_environment.creates_processes_externally:
+            self._call_children_scripts()
+            watch(self.procs)
+        subprocess_script._set_num_threads_if_needed(num_processes=self.num_processes)
+        return function(*args, **kwargs)
+
+
+def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = GRACE) -> None:
+    """Ends this process and the others once one of its children has died, and says which.
+
+    Args:
+        children: Rank 1 and those after it.
+        every: Seconds between looks.
+        grace: Seconds to end by itself: who has lost a child in the middle of a step notices, and has more to say.
+    """
+
+    def look() -> None:
+        while True:
+            codes = [child.poll() for child in children]
+            dead = next((rank for rank, code in enumerate(codes, start=1) if code), None)
+            if dead is not None:
+                code = codes[dead - 1] or 0
+                if code < 0:  # it had no time to say so itself
+                    _say(dead, children[dead - 1].pid, f"was killed by {_name(-code)}; most often memory ran out")
+                time.sleep(grace)
+                if code > 0:
+                    _say(dead, children[dead - 1].pid, f"ended with exit code {code}")
+                for child in children:
+                    child.kill()
+                os._exit(2)
+            if all(code == 0 for code in codes):
+                return
+            time.sleep(every)
+
+    threading.Thread(target=look, name="watch-children", daemon=True).start()
+
+
+def _say(rank: int, pid: int, what: str) -> None:
+    print(
+        f"rankwise train: rank {rank} (process {pid}) {what}. The others are stopped; go on from what was saved by "
+        "--resume",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def end_with_parent(every: float = 2.0) -> None:
+    """Ends this process once the one that started it is gone, else it would wait for it and hold its GPU."""
+    parent = os.getppid()
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(every)
+        os._exit(1)
+
+    threading.Thread(target=look, name="end-with-parent", daemon=True).start()

@@ -1,0 +1,147 @@
+"""Every verb on a folder that cannot be written to, a full disk, a closed pipe and a folder of nobody's."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+
+import pytest
+from data_folders import write_coco_folder
+from live_runs import TINY, Live, finish
+
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A run that was evaluated, a dataset, and an ONNX file that is none."""
+    folder = tmp_path_factory.mktemp("verbs")
+    finish("shapes", *TINY, "--train.epochs=1", "--run", folder / "run", log=folder / "log", full=True)
+    write_coco_folder(folder / "data", train=2, val=1)
+    return folder
+
+
+def commands(made, out):
+    """Each verb, writing into a folder."""
+    run, image = made / "run", next((made / "data/train").iterdir())
+    return {
+        "train": ["train", "shapes", *TINY, "--train.epochs=1", "--run", out / "train"],
+        "eval": ["eval", run, "--out", out / "eval", "--workers=0"],
+        "predict": ["predict", run, image, "--out", out / "predictions"],
+        "report": ["report", run, "--out", out / "report.html"],
+        "export": ["export", run, "--out", out / "model.onnx"],
+        "data shapes": ["data", "shapes", out / "shapes", "--shapes.train_images=2", "--shapes.val_images=2"],
+        "data check": ["data", "check", made / "data"],
+    }
+
+
+VERBS = ["train", "eval", "predict", "report", "export", "data shapes"]
+
+
+def as_nobody():
+    """Root may write anywhere: the tests, which may run as root, become somebody else."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def little_disk():
+    """No file may grow beyond this, which is how a full disk looks from here; a signal would end the process."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300, 300))
+
+
+def closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.dup2(writer, 1)
+    os.close(writer)
+
+
+def run(words, log, before):
+    live = Live(words, log, before=before, full=True)
+    code = live.wait()
+    assert "Traceback" not in live.said, live.said
+    return code, live.said
+
+
+@pytest.fixture
+def open_to_all(made, tmp_path):
+    """A folder that everybody may read, in a place that everybody may pass."""
+    for folder in (made, tmp_path):
+        for path in [folder, *folder.parents]:
+            if path.stat().st_uid == os.getuid() and not path.stat().st_mode & 0o001:
+                path.chmod(path.stat().st_mode | 0o055)
+    return tmp_path
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_folder_that_may_not_be_written_to(made, open_to_all, verb):
+    out = open_to_all / "closed"
+    out.mkdir(mode=0o555)
+    code, said = run(commands(made, out)[verb], open_to_all / "log", as_nobody)
+    assert code == 2, said
+    assert "Permission denied" in said
+    assert "Make room" not in said
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "export"])
+def test_a_full_disk(made, tmp_path, verb):
+    out = tmp_path / "out"
+    out.mkdir()
+    code, said = run(commands(made, out)[verb], tmp_path / "log", little_disk)
+    assert code == 2
+    assert "Permission" not in said
+    assert not [path for path in out.rglob("*") if path.name.endswith(".part")]
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "data check"])
+def test_a_closed_pipe(made, tmp_path, verb):
+    if verb in ("export", "train"):
+        pytest.skip("takes long; the output of a training is tested beside its processes")
+    out = tmp_path / "out"
+    out.mkdir()
+    code, said = run(commands(made, out)[verb], tmp_path / "log", closed_pipe)
+    assert code == 0, said
+    assert said == ""
+    assert verb == "data check" or list(out.iterdir())
+
+
+def test_a_run_of_nobody_is_read_and_a_damaged_result_set_aside_and_made_again(made, tmp_path, capsys):
+    from rankwise.cli import main
+
+    folder = tmp_path / "run"
+    shutil.copytree(made / "run", folder)
+    if os.getuid() == 0:
+        for path in [folder, *folder.rglob("*")]:
+            os.chown(path, NOBODY, NOBODY)
+    for content in (b'{"thresholds": {"overall": {"score": NaN}, "per_class": {}}}', b'{"thr', b"\xff"):
+        (folder / "eval.json").write_bytes(content)
+        (folder / "detections.json").write_bytes(content)
+        main(["eval", str(folder), "--workers=0"])
+        assert json.loads((folder / "eval.json").read_text())["images"] == 6
+        assert (folder / "eval.json.aside").read_bytes() == content
+        assert "eval.json is damaged" in capsys.readouterr().out
+
+
+BROKEN = {"not UTF-8": b"\xff\xfe", "not YAML": b"data: [", "a list": b"- 1", "cut off": b"data: {path: shapes}\n"}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_recipe_is_named_by_every_verb_that_reads_it(made, tmp_path, capsys, kind):
+    from rankwise.cli import main
+
+    folder = tmp_path / "run"
+    shutil.copytree(made / "run", folder)
+    (folder / "recipe.yaml").write_bytes(BROKEN[kind])
+    (folder / "metrics.jsonl").write_bytes(b"\xff\n{\n" + (folder / "metrics.jsonl").read_bytes())
+    for words in (["eval", folder], ["report", folder], ["train", "--resume", folder]):
+        if kind == "cut off" and words[0] in ("report", "train"):
+            continue  # what is left says enough
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in words])
+        assert stop.value.code == 2
+        assert "recipe.yaml" in capsys.readouterr().err
