@@ -86,7 +86,7 @@ def scenes(kind: type[Loss], number: int, seed: int = 0, largest: float = LARGES
             settings["weight_by_quality"] = dice.random() < 0.5
         quality = torch.rand(rows, generator=generator)
         image = torch.randint(0, dice.randint(1, 3), (rows,), generator=generator)
-        yield Scene(settings, logits.clamp(-most, most).to(dtype), labels, quality, image)
+        yield Scene(settings, logits.clamp(-most, most).to(dtype), labels, quality.to(dtype), image)
 
 
 def fault(kind: type[Loss], scene: Scene) -> str | None:
@@ -111,7 +111,7 @@ def fault(kind: type[Loss], scene: Scene) -> str | None:
 
 def _called(kind: type[Loss], scene: Scene, method: str | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     loss = kind(**scene.settings, **({} if method is None else {"method": method}))
-    logits = scene.logits.to(dtype).requires_grad_()
+    logits = scene.logits.detach().to(dtype).requires_grad_()
     value = loss(logits, scene.labels, scene.quality.to(dtype), scene.image)
     (gradient,) = torch.autograd.grad(value, logits, allow_unused=True)
     return value.detach(), torch.zeros_like(logits) if gradient is None else gradient
