@@ -84,7 +84,7 @@ def test_a_hang_up_without_output_saves_and_ends(tmp_path):
 def test_changed_boxes_and_pixels_are_told_of_on_resume_and_a_damaged_checkpoint_offers_the_one_before(tmp_path):
     data, run = write_coco_folder(tmp_path / "coco", train=6, val=2), tmp_path / "run"
     flags = [flag for flag in TINY if "shapes" not in flag]
-    finish("own_data", *flags, "--data", data, "--data.workers=0", "--run", run, log=tmp_path / "log")
+    finish("shapes", *flags, "--data", data, "--data.workers=0", "--run", run, log=tmp_path / "log")
     said = finish("--resume", run, "--train.epochs=3", "--data.workers=0", log=tmp_path / "log2")
     assert "WARNING" not in said
     path = next((data / "train").iterdir())
