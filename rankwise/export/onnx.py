@@ -80,6 +80,9 @@ def export_detector(
     _require_packages()
     _require_possible(detector, opset)
     detector = detector.eval()
+    make_folder(out.parent)
+    with explained(out), tempfile.TemporaryFile(dir=out.parent):
+        pass  # said now and not after a minute
     console.print("exporting; this takes about a minute …")
     return write_checked(detector, trace(detector, opset), out, nms, console)
 

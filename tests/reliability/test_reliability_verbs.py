@@ -10,6 +10,8 @@ import pytest
 from data_folders import write_coco_folder
 from live_runs import TINY, Live, finish
 
+from rankwise.evaluation.results import set_damaged_aside
+
 NOBODY = 65534
 
 
@@ -118,13 +120,17 @@ def test_a_run_of_nobody_is_read_and_a_damaged_result_set_aside_and_made_again(m
     if os.getuid() == 0:
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, NOBODY, NOBODY)
-    for content in (b'{"thresholds": {"overall": {"score": NaN}, "per_class": {}}}', b'{"thr', b"\xff"):
+    threshold = '{"thresholds": {"overall": {"score": %s}, "per_class": {}}}'
+    for content in (*((threshold % score).encode() for score in ("NaN", "Infinity", "5")), b"\xff", b"", b"[" * 9999):
         (folder / "eval.json").write_bytes(content)
         (folder / "detections.json").write_bytes(content)
-        main(["eval", str(folder), "--workers=0"])
-        assert json.loads((folder / "eval.json").read_text())["images"] == 6
+        assert len(set_damaged_aside(folder)) == 2
         assert (folder / "eval.json.aside").read_bytes() == content
-        assert "eval.json is damaged" in capsys.readouterr().out
+        assert not (folder / "eval.json").exists()
+    (folder / "eval.json").write_bytes(b'{"thr')
+    main(["eval", str(folder), "--workers=0"])
+    assert json.loads((folder / "eval.json").read_text())["images"] == 6
+    assert "eval.json is damaged" in capsys.readouterr().out
 
 
 BROKEN = {"not UTF-8": b"\xff\xfe", "not YAML": b"data: [", "a list": b"- 1", "cut off": b"data: {path: shapes}\n"}
