@@ -15,13 +15,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from live_runs import TINY, checkpoint, differences, finish, live
+from live_runs import TINY, Live, checkpoint, differences, finish, last_step, live
 
 from rankwise.errors import ModelError
 from rankwise.models import Detector
 from rankwise.training.checkpoint import CheckpointError, load_checkpoint
 
-FLAGS = [*TINY, "--train.epochs=30", "--train.evaluate_every=10", "--train.checkpoint_steps=4", "--train.log_every=20"]
+FLAGS = [*TINY, "--train.epochs=30", "--train.evaluate_every=10", "--train.checkpoint_steps=4"]
 
 
 def kill_and_resume(folder: Path, kills: int, seed: int) -> tuple[int, int]:
@@ -35,7 +35,7 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> tuple[int, int]:
         while True:
             process = live(*words, log=log)
             if done < kills:
-                process.process.join(dice.uniform(0.5, 5))
+                _wait(process, run, dice)
                 if process.process.exitcode is None:
                     process.kill()
                     process.wait()
@@ -51,6 +51,17 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> tuple[int, int]:
             print(f"run {runs} differs: {wrong[:5]}")
         shutil.rmtree(run)
     return done, different
+
+
+def _wait(process: Live, run: Path, dice: random.Random) -> None:
+    """Waits for a random moment: one in five is before the first step, the others are within the next ones."""
+    if dice.random() < 0.2:
+        process.process.join(dice.uniform(0, 3))
+        return
+    begun, steps = last_step(run), dice.randint(1, 15)
+    while last_step(run) < begun + steps and process.process.exitcode is None:
+        time.sleep(0.02)
+    process.process.join(dice.uniform(0, 0.5))  # in the middle of a step, of an evaluation or of a write
 
 
 def flip_bits(folder: Path, flips: int, seed: int) -> dict[str, int]:
