@@ -69,10 +69,14 @@ def engines() -> list[Listed]:
 def choose(method: Method, spec: RankingSpec, samples: Samples) -> Engine:
     """The engine for a call: the one that is named, or for "fast" the first in the list that can do it.
 
+    Engines for other devices are not even imported.
+
     Raises:
         ValueError: If the named engine is not available here or cannot compute this; the message says why.
     """
-    for name in _ENGINES if method == "fast" else (method,):
+    device = samples.logits.device.type
+    fitting = [name for name, (devices, _) in _ENGINES.items() if devices == "any" or device in devices.split(", ")]
+    for name in fitting if method == "fast" else (method,):
         engine, missing = _load(name)
         reason = missing if engine is None else engine.unsupported(spec, samples)
         if engine is not None and reason is None:
