@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from rankwise.assign.base import Assigner
@@ -101,12 +100,10 @@ class Criterion(nn.Module):
         quality = predicted.new_zeros(len(labels) + 1).scatter_(0, slot, ious)[:-1]
 
         outcome = self.loss.outcome(once_differentiable(predictions.logits).flatten(0, 1), labels, quality, image)
-        if outcome.box_weights is not None:
-            missing = len(rows) - len(outcome.box_weights)
-            outcome = replace(outcome, box_weights=functional.pad(outcome.box_weights, (0, missing)))
         boxes = PositiveBoxes(
             errors=giou_loss(predicted, truth),
             weights=self._box_weights(predictions, rows, ious) * there,
+            rows=rows,
             **_distances(predictions, rows, truth),
         )
         box = self.loss.box_loss(boxes, outcome)

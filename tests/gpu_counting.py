@@ -238,10 +238,11 @@ def _to_device(real: Callable) -> Callable:
         if target == "cpu" and isinstance(tensor, PretendGPUTensor):
             return _to_host(tensor, "copy to host").to(*args, **kwargs)
         if target == "cuda":
-            args = tuple(a for a in args if a not in devices)
-            kwargs.pop("device", None)
+            waits = not (kwargs.get("non_blocking") or True in args)
+            args = tuple(a for a in args if isinstance(a, torch.dtype))
+            kwargs = {name: value for name, value in kwargs.items() if name in ("dtype", "copy", "memory_format")}
             if not isinstance(tensor, PretendGPUTensor):
-                if not kwargs.get("non_blocking"):
+                if waits:
                     _active[-1].sync("copy to device")
                 _active[-1].launch("copy to device")
                 tensor = on_gpu(tensor)

@@ -67,14 +67,14 @@ class ALRPLoss(RankingLoss):
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:
-        loss, log, box_weights = self.ranked(logits, labels, quality, image)
-        assert box_weights is not None
+        loss, log, row_weights = self.ranked(logits, labels, quality, image)
         positive = (labels >= 0) & (labels < logits.shape[-1])
-        return Outcome(loss, log | {"balance": self.balance()}, box_weights[positive.flatten()])
+        return Outcome(loss, log | {"balance": self.balance()}, row_weights, positive.flatten())
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
-        assert outcome.box_weights is not None
-        box = (self._scaled(boxes.errors) * boxes.weights * outcome.box_weights).sum()
+        assert outcome.row_weights is not None
+        weights = outcome.row_weights[outcome.positive if boxes.rows is None else boxes.rows]
+        box = (self._scaled(boxes.errors) * boxes.weights * weights).sum()
         if self.training:
             self._update(outcome.parts, box.detach())
         return box * self.balance().to(box.dtype)
@@ -93,5 +93,5 @@ class ALRPLoss(RankingLoss):
         now = all_reduce_mean(torch.stack([parts["classification"] + box, box.double(), present]))
         moved = (now[2] > 0).double()
         self.batches.add_(moved)
-        step = moved * torch.maximum(1 / self.batches.clamp(min=1), self.batches.new_tensor(1 - self.momentum))
+        step = moved * (1 / self.batches.clamp(min=1)).clamp(min=1 - self.momentum)
         self.averages.lerp_(now[:2] / now[2].clamp(min=1e-9), step)

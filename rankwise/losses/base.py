@@ -23,13 +23,20 @@ class Outcome:
     Attributes:
         loss: The scalar to minimise.
         parts: Detached scalars for the log.
-        box_weights: How much each positive's box error counts, [P], in the order of the positives among the rows;
-            None where the loss has no say in it.
+        row_weights: How much each row's box error counts, [A], 0 for rows that are not positive; None where the loss
+            has no say in it.
+        positive: Which rows are positive, [A], with ``row_weights``.
     """
 
     loss: Tensor
     parts: dict[str, Tensor] = field(default_factory=dict)
-    box_weights: Tensor | None = None
+    row_weights: Tensor | None = None
+    positive: Tensor | None = None
+
+    @property
+    def box_weights(self) -> Tensor | None:
+        """How much each positive's box error counts, [P], in the order of the rows. On a GPU this waits for it."""
+        return None if self.row_weights is None else self.row_weights[self.positive]
 
 
 @dataclass(frozen=True)
@@ -41,12 +48,14 @@ class PositiveBoxes:
         weights: Each box's weight, detached, [P].
         distribution: Logits over the bins of each side's distance, [P, 4, bins + 1], if the head predicts them.
         distances: The true distances in bins, [P, 4], with ``distribution``.
+        rows: Which rows they are, int64 [P]; not given, all positives in order.
     """
 
     errors: Tensor
     weights: Tensor
     distribution: Tensor | None = None
     distances: Tensor | None = None
+    rows: Tensor | None = None
 
 
 class Loss(nn.Module, ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -89,7 +90,7 @@ class CorrelationLoss(Loss):
         """The outcome of the other loss with the correlation of its positives [P] added."""
         lack = self._lack(positives.double().sigmoid(), quality.double()).to(base.loss.dtype)
         parts = {**base.parts, "correlation": (1 - lack).detach()}
-        return Outcome(base.loss + self.weight * lack, parts, base.box_weights)
+        return replace(base, loss=base.loss + self.weight * lack, parts=parts)
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         return self.loss.box_loss(boxes, outcome)

@@ -14,6 +14,8 @@ from gpu_counting import CountGPUWork, on_gpu
 from ranking_specs import SPECS, make_samples
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from rankwise import losses
+from rankwise.losses import PositiveBoxes
 from rankwise.pairsums.ranking import ranking_loss
 
 pytest.importorskip("triton")
@@ -42,6 +44,24 @@ def test_forward_and_backward_launch_few_kernels_and_never_wait(name, scope):
     assert not work.syncs, work.report()
     assert work.launches <= LIMITS.get(name, 30), work.report()
     assert any("triton" in line for line in work.lines), work.report()
+
+
+@pytest.mark.parametrize("name", ["APELoss", "PELoss", "APLoss", "RankSortLoss", "ALRPLoss"])
+def test_a_loss_with_its_box_loss_never_waits(name):
+    logits, labels, quality, _ = make_samples("middle")
+    rows = ((labels >= 0) & (labels < logits.shape[1])).nonzero().squeeze(1)
+    loss = getattr(losses, name)()
+    with CountGPUWork():
+        loss.to("cuda:0")
+    with CountGPUWork() as work:
+        logits = on_gpu(logits).requires_grad_()
+        outcome = loss.outcome(logits, on_gpu(labels), on_gpu(quality))
+        outcome.loss.backward()
+        limit = {"APELoss": 12, "PELoss": 12, "APLoss": 16}.get(name, 30)
+        assert work.launches <= limit, work.report()
+        errors = on_gpu(torch.rand(len(rows))).requires_grad_()
+        loss.box_loss(PositiveBoxes(errors, on_gpu(torch.ones(len(rows))), rows=on_gpu(rows)), outcome).backward()
+    assert not work.syncs, work.report()
 
 
 def test_a_sync_is_reported_with_its_line():
