@@ -119,11 +119,13 @@ def test_the_page_of_a_run_fills_every_section(visit: Any, reports: dict[str, Pa
     for place in ("#scores .cell", "#errors tr[data-kind]", "#images .item"):  # drawn one after the other
         page.locator(place).first.wait_for(state="attached")
     assert page.locator("h1").inner_text() == "ape"
-    assert page.locator("#overview .said li").count() == 4
+    assert page.locator("#overview .said li").count() == 5
     assert page.locator("#overview .tile").count() == 10
     assert page.locator("#overview .classes tbody tr").count() == 8
     assert page.locator("#training .grid").first.locator("svg.plot").count() == 4
     assert page.locator("#precision svg.plot").count() == 3
+    assert page.locator("#reliability svg.plot").count() == 1
+    assert "Calibration error" in page.locator("#reliability .readout").inner_text()
     assert page.locator("#scores .cell").count() > 20
     assert page.locator("#errors tbody tr[data-kind]").count() == 5
     assert "IoU below 0.1" in page.locator("#errors tr[data-kind=background]").inner_text()
