@@ -122,19 +122,17 @@ def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
     nodes = Nodes("calibration")
     probability = calibrate(nodes, score_map, scores, labels)
     value = nodes.add("Where", "nms_found", probability, nodes.constant(-1.0))
-    import onnx
-
     count = nodes.add("Shape", value, start=1, end=2)
-    nodes.nodes.append(onnx.helper.make_node("TopK", [value, count], ["calibration_top", "calibration_order"], axis=1))
-    nodes.add("Max", "calibration_top", nodes.constant(0.0), gives=names[1])
-    nodes.add("GatherElements", labels, "calibration_order", axis=1, gives=names[2])
-    index = nodes.add("Unsqueeze", "calibration_order", nodes.constant([-1], np.int64))
+    top, order = nodes.add_several("TopK", 2, value, count, axis=1)
+    nodes.add("Max", top, nodes.constant(0.0), gives=names[1])
+    nodes.add("GatherElements", labels, order, axis=1, gives=names[2])
+    nodes.add("GatherElements", scores, order, axis=1, gives="raw_detection_scores")
+    index = nodes.add("Unsqueeze", order, nodes.constant([-1], np.int64))
     nodes.add("GatherND", boxes, index, batch_dims=1, gives=names[0])
     nodes.add_to(graph)
     import onnx
 
-    value = onnx.helper.make_tensor_value_info("raw_detection_scores", 1, ["batch", "detections"])
-    graph.output.append(value)
+    graph.output.append(onnx.helper.make_tensor_value_info("raw_detection_scores", 1, ["batch", "detections"]))
 
 
 def _rename(nodes: Any, names: dict[str, str]) -> None:

@@ -39,12 +39,14 @@ def files(exported: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
     before = detector.confidence
     score_map = MAP if request.param == "isotonic" else LOGISTIC
     detector.confidence = Confidence(score_map, THRESHOLDS, ((0.9, 0.6, 0.5, 0.7),))
-    written = {
-        nms: write_checked(detector, exported.network, tmp_path / f"{nms}.onnx", nms, Console(quiet=True))
-        for nms in ("outside", "inside")
-    }
-    yield {"detector": detector, **written}
-    detector.confidence = before
+    try:
+        written = {
+            nms: write_checked(detector, exported.network, tmp_path / f"{nms}.onnx", nms, Console(quiet=True))
+            for nms in ("outside", "inside")
+        }
+        yield {"detector": detector, **written}
+    finally:
+        detector.confidence = before
 
 
 def test_onnx_and_torch_give_the_same_calibrated_scores(files: dict[str, Any]) -> None:
@@ -99,6 +101,35 @@ def test_raw_scores_of_0_and_1_are_mapped_as_in_numpy() -> None:
     (scores,) = onnxruntime.InferenceSession(model.SerializeToString()).run(["scores"], {"raw": raw})
     wanted = MAP(raw, np.broadcast_to(np.arange(3), raw.shape))
     np.testing.assert_allclose(scores, wanted, atol=1e-4)
+
+
+def test_detections_inside_are_mapped_and_sorted_again() -> None:
+    """Suppression by itself: three boxes far from each other, whose order the map turns round."""
+    from rankwise.export.calibration_graph import calibrate_detections
+    from rankwise.export.nms_graph import nms_graph
+    from rankwise.models import PostprocessSettings
+
+    steep = ScoreMap((Curve("logistic", (0.0,), (-3.0,), 1.0), Curve("logistic", (0.0,), (3.0,), 1.0)))
+    graph = nms_graph(PostprocessSettings(score_threshold=0.05), 2, 1)
+    calibrate_detections(graph, steep)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
+    onnx.checker.check_model(model)
+    import onnxruntime
+
+    corners = np.arange(4) * 20.0
+    values = {
+        "scores": np.array([[[0.9, 0.0], [0.0, 0.3], [0.5, 0.0], [0.01, 0.01]]], dtype=np.float32),
+        "boxes": np.stack([corners, corners, corners + 10, corners + 10], axis=1)[None].astype(np.float32),
+        "levels": np.zeros(4, dtype=np.int64),
+        "sizes": np.array([[100, 100]]),
+    }
+    boxes, scores, labels, count, raw = onnxruntime.InferenceSession(model.SerializeToString()).run(None, values)
+    assert count.tolist() == [3]
+    assert raw[0, :3].tolist() == pytest.approx([0.3, 0.9, 0.5])
+    assert labels[0, :4].tolist() == [1, 0, 0, -1]
+    assert boxes[0, :3, 0].tolist() == [20, 0, 40]
+    np.testing.assert_allclose(scores[0, :3], steep(raw[0, :3], labels[0, :3]), atol=1e-6)
+    assert not scores[0, 3:].any()
 
 
 def test_a_file_without_torch_is_predicted_from_the_command_line(
