@@ -19,6 +19,7 @@ from rankwise.losses.position_supervised import PositionSupervisedLoss
 from rankwise.losses.quality_focal import QualityFocalLoss
 from rankwise.losses.rankdet import RankDetLoss
 from rankwise.losses.ranksort import RankSortLoss
+from rankwise.losses.smooth_ap import SmoothAPLoss
 from rankwise.losses.varifocal import VarifocalLoss
 from rankwise.pairsums import Sigmoid, SigmoidCrossEntropy, Step
 
@@ -47,6 +48,7 @@ __all__ = [
     "RankSortLoss",
     "Sigmoid",
     "SigmoidCrossEntropy",
+    "SmoothAPLoss",
     "Step",
     "ValidNegatives",
     "VarifocalLoss",

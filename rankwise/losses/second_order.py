@@ -19,7 +19,7 @@ def once_differentiable(logits: Tensor) -> Tensor:
 
     Without it a gradient penalty would be a constant, and dropped without a word.
     """
-    if torch.compiler.is_compiling() or not logits.requires_grad:
+    if torch.compiler.is_compiling() or not (isinstance(logits, Tensor) and logits.requires_grad):
         return logits
     same: Tensor = _Once.apply(logits)
     return same

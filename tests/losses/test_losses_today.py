@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers.loss.loss_deimv2 import Deimv2Loss
 from transformers.loss.loss_lw_detr import LwDetrImageLoss
 
-from rankwise.losses import APELoss, CorrelationLoss, FocalLoss, IABCELoss, MALoss, PositionSupervisedLoss
+from rankwise.losses import APELoss, CorrelationLoss, FocalLoss, IABCELoss, MALoss, PositionSupervisedLoss, SmoothAPLoss
 from rankwise.losses.correlation import soft_rank
 
 IMAGES, QUERIES, CLASSES = 3, 40, 5
@@ -162,3 +162,17 @@ def test_no_correlation_without_two_different_positives(coefficient: str) -> Non
         outcome = CorrelationLoss(FocalLoss(), coefficient).outcome(logits, torch.tensor(labels), torch.full((4,), 0.5))
         torch.testing.assert_close(outcome.loss, FocalLoss()(logits, torch.tensor(labels)))
         assert math.isfinite(torch.autograd.grad(outcome.loss, logits)[0].sum())
+
+
+@pytest.mark.parametrize("method", ["fast", "dense"])
+def test_smooth_ap_is_its_formula_with_the_gradient_of_autograd(method: str) -> None:
+    scene = Scene()
+    logits, labels, quality, _ = scene.call
+    scores = logits.sigmoid()
+    positive = F.one_hot(labels, CLASSES + 1)[:, :-1].bool()
+    u, v = scores[positive], scores[~positive]
+    among = torch.sigmoid((u - u[:, None]) / 0.01)
+    rank_among = among.sum(1) - 0.5 + 1
+    rank = rank_among + torch.sigmoid((v - u[:, None]) / 0.01).sum(1)
+    expected = 1 - (rank_among / rank).mean()
+    assert_same(SmoothAPLoss(method=method)(logits, labels, quality), expected, scene.logits)
