@@ -20,6 +20,7 @@ from rankwise.models.score_map import ScoreMap
 from rankwise.types import Detections
 
 if TYPE_CHECKING:
+    from hotcoco import COCOeval
     from rich.console import Console
     from rich.table import Table
 
@@ -210,10 +211,17 @@ def unique_names(classes: Sequence[str], category_ids: Sequence[int]) -> list[st
     ]
 
 
-def _precision(
+def coco_eval(
     image_ids: NDArray[np.int64], objects: ObjectTable, detections: DetectionTable, num_classes: int
-) -> tuple[Curves, NDArray[np.float64]]:
-    """Precision by IoU, recall, class and area range, [T, R, C, 4], NaN where undefined, and the curves out of it."""
+) -> COCOeval:
+    """hotcoco's evaluation of some detections, matched and not yet accumulated.
+
+    Args:
+        image_ids: All images, rising.
+        objects: Their objects.
+        detections: Their detections.
+        num_classes: The number of classes.
+    """
     from hotcoco import COCO, COCOeval  # only where something is measured
 
     # Numbered anew from 1: annotation ids may be 0 or repeat, image ids may be negative or too large for a float.
@@ -231,6 +239,14 @@ def _precision(
     found = truth.load_res(np.column_stack([images, xywh, detections.scores, detections.labels + 1]))
     coco = COCOeval(truth, found, "bbox")
     coco.evaluate()
+    return coco
+
+
+def _precision(
+    image_ids: NDArray[np.int64], objects: ObjectTable, detections: DetectionTable, num_classes: int
+) -> tuple[Curves, NDArray[np.float64]]:
+    """Precision by IoU, recall, class and area range, [T, R, C, 4], NaN where undefined, and the curves out of it."""
+    coco = coco_eval(image_ids, objects, detections, num_classes)
     coco.accumulate()
     assert coco.eval is not None  # for mypy: there after accumulate()
     precision = np.asarray(coco.eval["precision"])[..., -1]  # at most 100 detections

@@ -1,20 +1,17 @@
-"""What kind of mistake each detection is, which objects are missed, and what each kind costs in AP.
+"""What kind of error each detection is, which objects are missed, and what each kind costs in AP.
 
-The kinds follow TIDE (Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors", ECCV 2020),
-with its two thresholds: from IoU 0.5 on a box is on an object, below 0.1 it has nothing to do with it. A detection that
-found no object (matched as COCO does, at IoU 0.5) is the first of these that holds:
+The kinds are those of TIDE (Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors", ECCV
+2020), with its two thresholds. A detection that found no object (matched as COCO does, at IoU 0.5) is the first of
+these that holds:
 
-    duplicate      IoU >= 0.5 with an object of its class, which a detection of higher score has found
+    localisation   0.1 <= IoU < 0.5 with the nearest object of its class
     class          IoU >= 0.5 with an object of another class
-    localisation   IoU >= 0.1, but less than 0.5, with an object of its class
-    class          IoU >= 0.1 with an object of another class: wrong in class and in place
+    duplicate      IoU >= 0.5 with an object of its class, which a detection of higher score has found
+    both           IoU >= 0.1 with an object of another class: wrong class and wrong box
     background     IoU < 0.1 with every object
 
 An object is **missed** when no detection that is kept found it, and none that is kept is a localisation or class error
-on it. Detections on crowds are no mistakes, and crowds are not missed.
-
-TIDE has a kind of its own for "class and place both wrong"; here it counts as class. A detection between an object of
-its class and one of another class is judged by the one it covers, where TIDE always asks for its own class first.
+on it. Detections on crowds are not errors, and crowds are not missed.
 """
 
 from __future__ import annotations
@@ -25,6 +22,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwise.evaluation.coco import coco_eval
 from rankwise.evaluation.matching import Matches, overlapping_pairs
 
 #: Below this IoU a box has nothing to do with an object.
@@ -39,12 +37,16 @@ class Kind(IntEnum):
     BACKGROUND = 2
     LOCALISATION = 3
     CLASS = 4
-    DUPLICATE = 5
-    IGNORED = 6
+    BOTH = 5
+    DUPLICATE = 6
+    IGNORED = 7
 
 
 #: The kinds of error, in the order they are shown in.
-ERRORS = (Kind.MISSED, Kind.BACKGROUND, Kind.LOCALISATION, Kind.CLASS, Kind.DUPLICATE)
+ERRORS = (Kind.MISSED, Kind.BACKGROUND, Kind.LOCALISATION, Kind.CLASS, Kind.BOTH, Kind.DUPLICATE)
+
+#: What hotcoco calls them.
+_TIDE = dict(zip(ERRORS, ("Miss", "Bkg", "Loc", "Cls", "Both", "Dupe"), strict=True))
 
 #: What each kind means, for readers of a report.
 DEFINITIONS = {
@@ -52,7 +54,8 @@ DEFINITIONS = {
     Kind.MISSED: "an object that no detection found, and that no class or localisation error is on",
     Kind.BACKGROUND: "a detection on nothing: IoU below 0.1 with every object",
     Kind.LOCALISATION: "right class, but the box is off: IoU between 0.1 and 0.5",
-    Kind.CLASS: "on an object of another class",
+    Kind.CLASS: "on an object of another class, with an IoU of 0.5 or more",
+    Kind.BOTH: "near an object of another class: IoU between 0.1 and 0.5, so class and box are wrong",
     Kind.DUPLICATE: "on an object that a detection of higher score has found",
     Kind.IGNORED: "on a crowd, where detections count neither as right nor as wrong",
 }
@@ -140,15 +143,15 @@ def classify(matches: Matches) -> Errors:
     decided = [
         (matches.correct, Kind.CORRECT, matches.matched),
         (matches.ignored, Kind.IGNORED, np.full(len(detections), -1)),
-        (own_iou >= matches.iou, Kind.DUPLICATE, own_object),
+        ((own_iou >= NEAR) & (own_iou < matches.iou), Kind.LOCALISATION, own_object),
         (other_iou >= matches.iou, Kind.CLASS, other_object),
-        (own_iou >= NEAR, Kind.LOCALISATION, own_object),
-        (other_iou >= NEAR, Kind.CLASS, other_object),
+        (own_iou >= matches.iou, Kind.DUPLICATE, own_object),
+        (other_iou >= NEAR, Kind.BOTH, other_object),
     ]
     conditions = [condition for condition, _, _ in decided]
     kind = np.select(conditions, [int(name) for _, name, _ in decided], int(Kind.BACKGROUND)).astype(np.int64)
     target = np.select(conditions, [rows for *_, rows in decided], -1).astype(np.int64)
-    iou = np.where(kind == Kind.CLASS, other_iou, own_iou)
+    iou = np.where(np.isin(kind, (Kind.CLASS, Kind.BOTH)), other_iou, own_iou)
     iou = np.where(np.isin(kind, (Kind.BACKGROUND, Kind.IGNORED)), np.maximum(own_iou, other_iou), iou)
     taken = columns == matches.matched[rows]
     iou[rows[taken]] = overlap[taken]
@@ -174,71 +177,17 @@ def _best_of_another_class(
 
 
 def ap50_gains(errors: Errors, classes: int) -> dict[Kind, float | None]:
-    """By how much AP50 (in percent) would rise if all errors of one kind were put right, the others left as they are.
+    """By how much AP50 (in percent) would rise if all errors of one kind were corrected, as TIDE defines it.
 
-    Putting right means: a background or duplicate detection disappears; a localisation or class error becomes the
-    finder of its object, or disappears if that object has one already or another error of the kind with a higher
-    score; a missed object is not counted. "Missed" is an object with no detection at any score here. None where
-    AP is not defined, that is without objects.
+    None where AP is not defined, that is without objects.
 
     Args:
         errors: The errors.
         classes: The number of classes.
     """
-    matches = errors.matches
-    detections, objects = matches.detections, matches.objects
-    counted, wanted = ~matches.ignored, ~objects.crowd
-    labels, correct = detections.labels, matches.correct
-    number = np.bincount(objects.labels[wanted], minlength=classes)
-    now = _ap50(detections.scores, labels, correct, counted, number)
-    gains: dict[Kind, float | None] = {}
-    for kind in ERRORS:
-        then_number, then_labels, then_correct, then_counted = number, labels, correct, counted
-        wrong = errors.kind == kind
-        if kind is Kind.MISSED:
-            missed = wanted & (matches.found_by < 0) & np.isneginf(errors.covered_at)
-            then_number = number - np.bincount(objects.labels[missed], minlength=classes)
-        elif kind in (Kind.BACKGROUND, Kind.DUPLICATE):
-            then_counted = counted & ~wrong
-        else:
-            mended = _finders(errors, wrong)
-            then_counted, then_correct, then_labels = counted & (~wrong | mended), correct | mended, labels.copy()
-            then_labels[mended] = objects.labels[errors.target[mended]]
-        then = _ap50(detections.scores, then_labels, then_correct, then_counted, then_number)
-        gains[kind] = None if now is None or then is None else then - now
-    return gains
-
-
-def _finders(errors: Errors, wrong: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of some wrong detections would find an object: the best of each object that nobody has found."""
-    scores = errors.matches.detections.scores
-    rows = np.flatnonzero(wrong)
-    rows = rows[errors.matches.found_by[errors.target[rows]] < 0]
-    rows = rows[np.argsort(-scores[rows], kind="stable")]
-    _, first = np.unique(errors.target[rows], return_index=True)
-    finders = np.zeros(len(scores), dtype=np.bool_)
-    finders[rows[first]] = True
-    return finders
-
-
-def _ap50(
-    scores: NDArray[np.float64],
-    labels: NDArray[np.int64],
-    correct: NDArray[np.bool_],
-    counted: NDArray[np.bool_],
-    number: NDArray[np.int64],
-) -> float | None:
-    """COCO's AP at the matches' IoU in percent, over the classes that have objects."""
-    levels = np.linspace(0, 1, 101)
-    rows = np.flatnonzero(counted)
-    rows = rows[np.lexsort((-scores[rows], labels[rows]))]
-    ends = np.cumsum(np.bincount(labels[rows], minlength=len(number)))[:-1]
-    each = []
-    for hits, objects in zip(np.split(correct[rows], ends), number, strict=True):
-        if objects <= 0:
-            continue
-        found = np.cumsum(hits)
-        precision = np.maximum.accumulate((found / np.arange(1, len(hits) + 1))[::-1])[::-1]
-        places = np.searchsorted(found / objects, levels, side="left")
-        each.append(np.append(precision, 0.0)[places].mean())
-    return 100 * float(np.mean(each)) if each else None
+    detections, objects = errors.matches.detections, errors.matches.objects
+    if objects.crowd.all():
+        return dict.fromkeys(ERRORS)
+    image_ids = np.unique(np.concatenate([detections.image_ids, objects.image_ids]))
+    gains = coco_eval(image_ids, objects, detections, classes).tide_errors(errors.matches.iou, NEAR)["delta_ap"]
+    return {kind: 100 * float(gains[name]) for kind, name in _TIDE.items()}

