@@ -132,12 +132,8 @@ class _SigmoidSums:
         table, largest = arrays.moments(passes.lattice_moments, self.lattice, (self.cells, 4))
         if HUGE < largest < np.inf:
             return _WideSums(arrays).over(values, lower)
-        rank, error, among, low_rank, low_error = np.empty((5, len(arrays.p)))
-        sigmoid.read(table, self.at, self.kernels, arrays.with_error, rank, error)
-        sigmoid.among(self.cells, self.at, self.kernels, among)
-        if lower:
-            geometry = self.cells, self.at, self.kernels, self._by_quality
-            sigmoid.lower(*geometry, arrays.with_error, low_rank, low_error)
+        found = rank, error, among, low_rank, low_error = np.empty((5, len(arrays.p)))
+        sigmoid.sums(table, self.at, self.kernels, self._by_quality, arrays.with_error, lower, found)
         below = arrays.sums(low_rank[None], low_error) if lower else None
         return Over(arrays.sums(rank, error), torch.from_numpy(among)[None], below, arrays.faults(largest))
 

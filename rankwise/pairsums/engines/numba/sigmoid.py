@@ -127,9 +127,7 @@ def place(p: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels, Loca
     high = most + math.ceil(precision.above / width) + 2
     if (most - least) * width > WIDEST or max(-low, high) > precision.largest:
         return None
-    position = np.empty_like(order)
-    position[order] = np.arange(len(order))
-    located = Located(order, (cells - low).astype(np.int64), v - cells - 0.5, position)
+    located = Located(order, (cells - low).astype(np.int64), v - cells - 0.5, np.argsort(order))
     return lattice(scale, low, high, dtype), kernels(width, math.ceil(precision.window / width)), located
 
 
@@ -148,15 +146,9 @@ def _cubic(c: Any, f: Any) -> Any:
 
 @compiled
 def read(table: Any, at: Any, k: Any, with_error: Any, rank: Any, error: Any) -> None:
-    """Each positive's sums of S, and of softplus if wanted, over the samples of a table of moments.
+    """Each positive's sums of S, and of softplus if wanted, over the samples of a table of moments, [cells, 4].
 
-    Args:
-        table: [cells, 4]; the first cell is not read.
-        at: The positives to read at.
-        k: The kernels.
-        with_error: Whether softplus is wanted.
-        rank: Is written at the positives' own indices.
-        error: The same, if wanted.
+    They are written at the own indices of the positives ``at``; the first cell is not read.
     """
     cells, number, window = len(table), len(at.cell), k.window
     flat, length = table.reshape(-1), (2 * window + 1) * 4
@@ -314,38 +306,33 @@ def by_quality(p: np.ndarray, quality: np.ndarray, lam: float) -> ByQuality:
     order = np.argsort(quality, kind="stable")
     units = p[order] * lam
     units -= (units.min() + units.max()) / 2
-    ordered = quality[order]
-    lower, upper = np.searchsorted(ordered, ordered), np.searchsorted(ordered, ordered, side="right")
+    lower, upper = (np.searchsorted(quality[order], quality[order], side=side) for side in ("left", "right"))
     return ByQuality(order, lower, upper, units, np.exp(units), np.exp(-units))
 
 
 @compiled_sum
-def _rank(q: Any, of: Any, weights: Any, sign: Any, first: Any, end: Any) -> Any:
-    """Σ weights · S(±(p - p_of)) over positives ``first`` to ``end`` of the order."""
+def _rank(rise: Any, fall: Any, weights: Any, up: Any, down: Any) -> Any:
+    """Σ weights · S(z), with e^z = rise · up and e^-z = fall · down: one of them may overflow, never both."""
     result = 0.0
-    rise, fall = (q.fall[of], q.rise[of]) if sign > 0 else (q.rise[of], q.fall[of])
-    for v in range(first, end):
-        up = (q.rise[v] if sign > 0 else q.fall[v]) * rise  # e^z and e^-z: one of them may overflow, never both
-        down = (q.fall[v] if sign > 0 else q.rise[v]) * fall
-        small = min(up, down)
-        result += weights[v] * (1.0 if down <= up else small) / (1.0 + small)
+    for v in range(rise.size):
+        above, below = rise[v] * up, fall[v] * down
+        small = above if above < below else below
+        result += weights[v] * (1.0 if below <= above else small) / (1.0 + small)
     return result
 
 
 @compiled_sum
-def _error(q: Any, of: Any, first: Any, end: Any) -> Any:
-    """Σ softplus: logarithms of products of up to 512 factors between 1 and 2, and a series where 1 + e^z rounds."""
-    result = 0.0
-    for start in range(first, end, 512):
-        product, series, linear = 1.0, 0.0, 0.0
-        for v in range(start, min(start + 512, end)):
-            small = min(q.rise[v] * q.fall[of], q.fall[v] * q.rise[of])
-            tiny = small < 2.0**-8
-            product *= 1.0 if tiny else 1.0 + small
-            series += small * (1.0 - small * (0.5 - small * (1 / 3 - small * (0.25 - small * 0.2)))) if tiny else 0.0
-            linear += max(q.units[v] - q.units[of], 0.0)
-        result += math.log(product) + series + linear
-    return result
+def _error(rise: Any, fall: Any, units: Any, up: Any, down: Any, unit: Any) -> Any:
+    """Σ softplus(z) over up to 512 samples: the logarithm of a product of factors below 2, a series if e^z is tiny."""
+    product, series, linear = 1.0, 0.0, 0.0
+    for v in range(rise.size):
+        above, below, z = rise[v] * up, fall[v] * down, units[v] - unit
+        small = above if above < below else below
+        product *= 1.0 if small < 2.0**-8 else 1.0 + small
+        log1p = small * (1.0 - small * (0.5 - small * (1 / 3 - small * (0.25 - small * 0.2))))
+        series += log1p if small < 2.0**-8 else 0.0
+        linear += z if z > 0.0 else 0.0
+    return math.log(product) + series + linear
 
 
 @compiled
@@ -357,17 +344,7 @@ def _some(at: Any, chosen: Any) -> Any:
 
 @compiled
 def lower(cells: Any, at: Any, k: Any, q: Any, with_error: Any, rank: Any, error: Any) -> None:
-    """Each positive's sums of S, and of softplus if wanted, over the positives of lower quality.
-
-    Args:
-        cells: Number of cells.
-        at: The positives on the lattice.
-        k: The kernels.
-        q: The positives sorted by quality.
-        with_error: Whether softplus is wanted.
-        rank: Is written at the positives' own indices.
-        error: The same, if wanted.
-    """
+    """Each positive's sums of S, and of softplus if wanted, over the positives of lower quality."""
     number, inside = len(q.order), 0
     size = number if number <= FEW else BLOCK
     ones = np.ones(number)
@@ -382,9 +359,24 @@ def lower(cells: Any, at: Any, k: Any, q: Any, with_error: Any, rank: Any, error
             u = q.order[i]
             if whole == 0:
                 rank[u] = error[u] = 0.0
-            rank[u] += _rank(q, i, ones, 1, whole, q.lower[i])
-            if with_error:
-                error[u] += _error(q, i, whole, q.lower[i])
+            for v in range(whole, q.lower[i], 512):
+                to = min(v + 512, q.lower[i])
+                rise, fall = q.rise[v:to], q.fall[v:to]
+                rank[u] += _rank(rise, fall, ones[v:to], q.fall[i], q.rise[i])
+                if with_error:
+                    error[u] += _error(rise, fall, q.units[v:to], q.fall[i], q.rise[i], q.units[i])
+
+
+@compiled
+def sums(table: Any, at: Any, k: Any, q: Any, with_error: Any, by_quality: Any, out: Any) -> None:
+    """Each positive's sums in one call: over a table, over all positives, and over those of lower quality.
+
+    Rank and error over the table of negatives, rank over positives, rank and error over lower ones: ``out`` [5, P].
+    """
+    read(table, at, k, with_error, out[0], out[1])
+    among(len(table), at, k, out[2])
+    if by_quality:
+        lower(len(table), at, k, q, with_error, out[3], out[4])
 
 
 @compiled
@@ -401,6 +393,7 @@ def higher(cells: Any, at: Any, k: Any, q: Any, weights: Any, out: Any) -> None:
             inside = whole
         for i in range(first, end):
             v = q.order[i]
-            out[v] = _rank(q, i, sorted_weights, -1, q.upper[i], whole)
+            rise, fall = q.rise[q.upper[i] : whole], q.fall[q.upper[i] : whole]
+            out[v] = _rank(fall, rise, sorted_weights[q.upper[i] : whole], q.rise[i], q.fall[i])
             if whole < number:
                 out[v] += _cubic(cubics[at.cell[at.position[v]]], at.offset[at.position[v]])
