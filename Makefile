@@ -50,7 +50,7 @@ docs: install  ## Build the documentation's site, strictly: site/index.html open
 bench: install  ## Every benchmark prints its ratios; run nothing beside them.
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-soak: install  ## Random scenes, kills and flipped bits, an hour of them: what docs/reliability.md says of each.
+soak: install  ## Random scenes, kills and flipped bits, for hours: see docs/reliability.md.
 	$(BIN)/python tools/soak.py
 	PYTHONPATH=tests/training $(BIN)/python tools/kills.py
 
