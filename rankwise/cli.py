@@ -266,10 +266,11 @@ def report(words: list[str]) -> None:
         "--out", type=str, help="The file (default: report.html in the run's folder, or here for several runs)."
     )
     parser.add_argument("--images", type=int, default=100, help="The most images to show; the worst are chosen.")
-    parser.add_argument("--data", type=str, help="Where the dataset is now, if it has moved.")
+    parser.add_argument("--data", type=str, help="Where the dataset is now, if it has moved, or another dataset.")
+    parser.add_argument("--split", type=str, help="Another split than the run's validation split.")
     parser.add_argument("--device", type=str, default="auto", help="Where to evaluate a run that has no results yet.")
     config = _parse(parser, words)
-    print(write_report(config.runs, config.out, config.images, config.data, config.device))
+    print(write_report(config.runs, config.out, config.images, config.data, config.device, config.split))
 
 
 def data_check(words: list[str]) -> None:

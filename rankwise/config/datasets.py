@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rankwise.config.reading import read_section
 from rankwise.config.settings import DataSettings
@@ -82,3 +83,21 @@ def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDat
             f"{shared[0]}): AP does not say how good the detector is on new images. Give --data.val another split"
         )
     return train_set.with_transform(TrainTransform(size, data.augment)), val_set.with_transform(EvalTransform(size))
+
+
+def results_subfolder(section: dict[str, Any], data: str | None, split: str | None, tta: bool = False) -> str:
+    """Where in a run's folder results go: in itself for its own validation images and test-time augmentation.
+
+    Args:
+        section: The data section of its recipe.
+        data: Another dataset than the run's own.
+        split: Another split than the run's validation split.
+        tta: Whether another test-time augmentation is used.
+    """
+    parts = []
+    if data is not None and Path(data).resolve() != Path(str(section.get("path"))).resolve():
+        parts.append(Path(data).resolve().name)
+    if split is not None and split != section.get("val", "val"):
+        parts.append(split)
+    name = "-".join(["eval", *parts]) if parts else ""
+    return f"{name}-tta".lstrip("-") if tta else name

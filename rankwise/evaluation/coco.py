@@ -69,6 +69,7 @@ class Evaluation:
         raw_matches: The same with raw scores.
         calibration: Raw scores to the probability of being right; None if scores are raw.
         reliability: Whether calibrated scores keep what they promise; None if scores are raw.
+        given_thresholds: Whether the thresholds are the run's own, chosen on other images than these.
     """
 
     ap: float | None
@@ -88,6 +89,7 @@ class Evaluation:
     raw_matches: Matches = field(repr=False, compare=False)
     calibration: ScoreMap | None = field(default=None, repr=False)
     reliability: ReliabilityCheck | None = field(default=None, repr=False)
+    given_thresholds: bool = False
 
     def summary(self) -> dict[str, float | None]:
         """The main numbers by name, flat, for a log."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
 from rankwise import distributed
-from rankwise.config.datasets import open_run
+from rankwise.config.datasets import open_run, results_subfolder
 from rankwise.config.reading import read_section
 from rankwise.config.settings import TrainSettings
 from rankwise.data.dataset import DetectionDataset
@@ -24,6 +23,7 @@ from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
 from rankwise.evaluation.pictures import draw_evaluation
 from rankwise.evaluation.results import set_damaged_aside, write_results
 from rankwise.evaluation.tabulate import score_lines
+from rankwise.evaluation.thresholds import at_scores
 from rankwise.files.names import shown
 from rankwise.files.writing import make_folder, write_text
 from rankwise.from_dict import from_dict
@@ -205,12 +205,17 @@ def evaluate_run(
             file ``detections.json`` always has raw scores.
     """
     console = console or Console(highlight=False)
-    own = run / _subfolder(read_section(run, "data"), data, split, test)
-    fit, out = own == run, out or own
+    own = run / results_subfolder(read_section(run, "data"), data, split, test is not None)
+    fit, out = own == run or out == run, out or own  # where the dataset has moved, it is given with the run's folder
     for note in set_damaged_aside(run):
         console.print(note, soft_wrap=True, markup=False)
+    if stopped := weights.unevaluated(run):
+        console.print(stopped, soft_wrap=True, markup=False)
+        calibrate = False  # a checkpoint does not keep it
     detector = Detector.load(run, device=pick_device(device))
     settings, dataset = open_run(run, data, split, detector.classes)
+    for note in dataset.notes:
+        console.print(note, soft_wrap=True, markup=False)
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
         raise DataError(
@@ -226,6 +231,8 @@ def evaluate_run(
     score_map = None if fit else detector.confidence.calibration
     if calibrate is not False and (fit or score_map is not None):
         result = calibrated(result, [record.image_id for record in dataset.records], score_map)
+    if not fit:
+        result = _at_own_thresholds(result, detector, console)
 
     make_folder(out)
     if fit and out == run and result.calibration is not None:
@@ -249,12 +256,16 @@ def evaluate_run(
     return result
 
 
-def _subfolder(section: dict[str, Any], data: str | None, split: str | None, test: TestSettings | None) -> str:
-    """Where in a run's folder results go: in itself for its own validation images and test-time augmentation."""
-    parts = []
-    if data is not None and Path(data).resolve() != Path(str(section.get("path"))).resolve():
-        parts.append(Path(data).resolve().name)
-    if split is not None and split != section.get("val", "val"):
-        parts.append(split)
-    name = "-".join(["eval", *parts]) if parts else ""
-    return f"{name}-tta".lstrip("-") if test else name
+def _at_own_thresholds(result: Evaluation, detector: Detector, console: Console) -> Evaluation:
+    """Precision and recall at the run's own thresholds: chosen on the images that are measured they would flatter."""
+    known, confidence = list(result.per_class), detector.confidence
+    if confidence.thresholds is None:
+        why = "the run has no thresholds of its own: those below are the best for these very images"
+    elif (confidence.calibration is None) != (result.calibration is None):
+        why = "the run's thresholds are of calibrated scores: those below are the best for these very images"
+    else:
+        scores = dict(zip(known, (confidence.thresholds[name] for name in detector.classes), strict=True))
+        console.print("precision and recall are at the run's own thresholds, which its validation images gave")
+        return replace(result, thresholds=at_scores(result.matches, known, scores), given_thresholds=True)
+    console.print(why, soft_wrap=True)
+    return result

@@ -60,7 +60,8 @@ def _classes(evaluation: Evaluation) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class")
     known = any(cut.interval for cut in (evaluation.thresholds.overall, *evaluation.thresholds.per_class.values()))
-    for name in ("objects", "AP", "best F1", "precision", "recall", "at score", *(["95 %"] if known else [])):
+    f1 = "F1" if evaluation.given_thresholds else "best F1"
+    for name in ("objects", "AP", f1, "precision", "recall", "at score", *(["95 %"] if known else [])):
         table.add_column(name, justify="right")
     objects, thresholds = evaluation.matches.objects, evaluation.thresholds
     counts = np.bincount(objects.labels[~objects.crowd], minlength=len(evaluation.per_class)).tolist()
@@ -72,7 +73,9 @@ def _classes(evaluation: Evaluation) -> Table:
         if row == len(rows):
             table.add_section()
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
-        last = [shown(cut.score, 3)] + ([_interval(cut)] if known else [])
+        # A run has a threshold for each class, and none for all together.
+        given = evaluation.given_thresholds and row == len(rows)
+        last = ["–" if given else shown(cut.score, 3)] + ([_interval(cut)] if known else [])
         label = Text(names.shown(name))
         table.add_row(label, f"{count:,}", shown(ap), *(shown(value) for value in percent), *last)
     return table
@@ -92,7 +95,7 @@ def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) 
         evaluation: What was measured.
         precisions: In percent, which to name a threshold for.
     """
-    if evaluation.calibration is None or evaluation.reliability is None:
+    if evaluation.calibration is None or evaluation.reliability is None or evaluation.given_thresholds:
         return []
     thresholds, classes = evaluation.thresholds, list(evaluation.per_class)
     lines = [

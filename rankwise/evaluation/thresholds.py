@@ -162,6 +162,30 @@ def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
     return Thresholds(overall, per_class, whole.best_lrp(), by_precision)
 
 
+def at_scores(matches: Matches, classes: Sequence[str], scores: Mapping[str, float]) -> Thresholds:
+    """How good given thresholds are, one for each class: those of a run, on images that they were not chosen on.
+
+    Args:
+        matches: Detections matched with objects at IoU 0.5, with scores in the thresholds' units.
+        classes: The names of the labels.
+        scores: The threshold of each class by name.
+    """
+    limits = np.array([scores[name] for name in classes])
+    found, objects = matches.detections, matches.objects
+    kept = (found.scores >= limits[found.labels]) & ~matches.ignored if len(found.labels) else np.zeros(0, bool)
+
+    def measured(score: float, label: int | None) -> Threshold:
+        mine = kept if label is None else kept & (found.labels == label)
+        wanted = int((~objects.crowd & ((objects.labels == label) if label is not None else True)).sum())
+        right, number = int(matches.correct[mine].sum()), int(mine.sum())
+        if not wanted:
+            return Threshold(score)
+        return Threshold(score, 2 * right / (number + wanted), right / number if number else None, right / wanted)
+
+    per_class = {name: measured(scores[name], label) for label, name in enumerate(classes)}
+    return Thresholds(measured(float(limits.min()), None), per_class)
+
+
 def with_intervals(
     thresholds: Thresholds, matches: Matches, image_ids: NDArray[np.int64], rounds: int = ROUNDS, seed: int = 0
 ) -> Thresholds:

@@ -10,6 +10,7 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from rankwise.errors import ModelError
@@ -22,6 +23,8 @@ from rankwise.models.settings import DetectorSettings
 #: Under this name the metadata holds settings, classes, confidence and extras as JSON; safetensors takes texts only.
 _KEY = "rankwise"
 _BEST = "best.safetensors"
+#: The checkpoint of a run, for one that was stopped before its first evaluation.
+_LAST = "last.ckpt"
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,21 @@ def find(run: Path) -> Path:
         return run
     if not run.is_dir():
         raise ModelError(f"{run}: there is no such run or file")
-    if (run / _BEST).is_file():
-        return run / _BEST
-    raise ModelError(f"{run} holds no detector: expected {_BEST} in it, which training writes")
+    for name in (_BEST, _LAST):
+        if (run / name).is_file():
+            return run / name
+    raise ModelError(f"{run} holds no detector: expected {_BEST} or {_LAST} in it, which training writes")
+
+
+def unevaluated(run: Path) -> str | None:
+    """What to say of a run whose detector is that of its checkpoint; None of any other.
+
+    Args:
+        run: The folder or file.
+    """
+    if find(run).name != _LAST:
+        return None
+    return f"{run} was stopped before its first evaluation: this is the detector of its {_LAST}"
 
 
 def read(path: Path) -> Content:
@@ -98,6 +113,8 @@ def read(path: Path) -> Content:
     Raises:
         ModelError: If it is damaged, or not of a detector.
     """
+    if path.suffix == ".ckpt":
+        return _read_checkpoint(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -124,6 +141,20 @@ def read(path: Path) -> Content:
         return Content(tensors, DetectorSettings.from_dict(settings), names, confidence)
     except ModelError as error:
         raise ModelError(f"{path}: {error} (was it written by another version of rankwise?)") from error
+
+
+def _read_checkpoint(path: Path) -> Content:
+    """The detector in a run's checkpoint: the average of its weights where there is one."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        settings = DetectorSettings.from_dict(state["settings"])
+        return Content(state["ema"] or state["detector"], settings, list(state["fixed"]["classes"]), None)
+    except Exception as error:  # unpickling what is damaged raises anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(
+            f"{path} is no checkpoint of this version, or damaged; nothing of it was run ({reason}). Resume the run: "
+            f"its first evaluation writes {_BEST}"
+        ) from error
 
 
 def fill(detector: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

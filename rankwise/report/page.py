@@ -34,6 +34,7 @@ def write_report(
     images: int = 100,
     data: str | None = None,
     device: str = "auto",
+    split: str | None = None,
 ) -> Path:
     """Write a report on one run, or on several side by side, as one HTML file that needs nothing else.
 
@@ -41,8 +42,9 @@ def write_report(
         runs: Folders of runs. The first is what the others are compared with.
         out: The file; ``report.html`` in the run's folder, or in the current one for several runs, if not given.
         images: The most images to show; those with most errors are chosen.
-        data: Where the dataset is now, if it has moved.
+        data: Where the dataset is now, if it has moved, or another dataset.
         device: Where to compute, if a run has to be evaluated first.
+        split: Another split than the runs' validation split.
 
     Returns:
         The file that was written.
@@ -57,7 +59,7 @@ def write_report(
         raise ReportError("a run is given twice; give each folder once")
     if images < 0:
         raise ReportError(f"--images {images}: must be 0 or more")
-    opened = [read_run(run, name, data, device) for run, name in zip(folders, run_names(folders), strict=True)]
+    opened = [read_run(run, name, data, device, split) for run, name in zip(folders, run_names(folders), strict=True)]
     target = Path(out) if out else (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     make_folder(target.parent)
     # A folder's name may hold bytes that are no text; in the title they become question marks.

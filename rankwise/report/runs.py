@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.config.datasets import open_run
-from rankwise.config.reading import read_recipe
+from rankwise.config.datasets import open_run, results_subfolder
+from rankwise.config.reading import read_recipe, read_section
 from rankwise.data.dataset import DetectionDataset
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_names
 from rankwise.evaluation.figures import read_metrics
@@ -62,42 +62,43 @@ class RunData:
         return unique_names(self.dataset.classes, self.dataset.category_ids)
 
 
-def read_run(run: Path, name: str, data: str | None = None, device: str = "auto") -> RunData:
+def read_run(run: Path, name: str, data: str | None = None, device: str = "auto", split: str | None = None) -> RunData:
     """Read a run and its results; one that was never evaluated, or whose results are gone, is evaluated first.
 
     Args:
         run: Its folder.
         name: How the report calls it.
-        data: Where its dataset is now, if it has moved.
+        data: Where its dataset is now, if it has moved, or another dataset.
         device: Where to compute, if it has to be evaluated.
+        split: Another split than the run's validation split.
 
     Raises:
         ReportError: This is no run, or it has nothing to report yet.
     """
     if not (run / "recipe.yaml").is_file():
         raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
-    _evaluate_if_needed(run, data, device)
-    settings, dataset = open_run(run, data)
+    results = _evaluated(run, data, device, split)
+    settings, dataset = open_run(run, data, split)
     truth = dataset.ground_truth()
     try:
-        found = read_results(run / "detections.json", dataset.category_ids)
+        found = read_results(results / "detections.json", dataset.category_ids)
         evaluation = evaluate(truth, found, dataset.category_ids, dataset.classes)
     except ValueError as error:
         raise ReportError(
-            f"{run}/detections.json does not fit the run's dataset ({error}); measure anew with: rankwise eval {run}"
+            f"{results}/detections.json does not fit the dataset ({error}); measure again with: rankwise eval {run}"
         ) from error
-    evaluation = _in_calibrated_scores(run, evaluation, [record.image_id for record in dataset.records])
+    evaluation = _in_calibrated_scores(results, evaluation, [record.image_id for record in dataset.records])
     metrics = run / "metrics.jsonl"
     return RunData(
         name=name,
         recipe=read_recipe(run / "recipe.yaml"),
         metrics=read_metrics(metrics) if metrics.is_file() else [],
         dataset=dataset,
-        dataset_name=f"{'built-in shapes' if settings.path == 'shapes' else settings.path}, {settings.val}",
+        dataset_name=f"{'built-in shapes' if settings.path == 'shapes' else settings.path}, {split or settings.val}",
         dataset_key=hashlib.sha256(json.dumps(truth).encode()).hexdigest(),
         evaluation=evaluation,
         errors=classify(evaluation.matches),
-        notes=_notes(run, evaluation, metrics.is_file()),
+        notes=_notes(results, evaluation, metrics.is_file()),
     )
 
 
@@ -113,18 +114,24 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def _evaluate_if_needed(run: Path, data: str | None, device: str) -> None:
+def _evaluated(run: Path, data: str | None, device: str, split: str | None) -> Path:
+    """The folder with a run's results on some images, which are measured first if there are none."""
     set_damaged_aside(run)
-    if (run / "detections.json").is_file() and (run / "eval.json").is_file():
-        return
-    if not (run / "best.safetensors").is_file():
+    section = read_section(run, "data")
+    moved = data is not None and not Path(str(section.get("path"))).is_dir()
+    own = section.get("path") if moved or data is None else data
+    folder = run / results_subfolder(section, own, split)
+    if all((folder / name).is_file() for name in ("detections.json", "eval.json")):
+        return folder
+    if not any((run / name).is_file() for name in ("best.safetensors", "last.ckpt")):
         raise ReportError(
             f"{run}: nothing to report yet: it has neither results (eval.json, detections.json) nor best.safetensors, "
             f"which the first evaluation of a training writes; resume with: rankwise train --resume {run}"
         )
     from rankwise.evaluation.inference import evaluate_run  # with a detector and all that it needs
 
-    evaluate_run(run, data=data, device=device)
+    evaluate_run(run, data=data, device=device, split=split, out=folder)
+    return folder
 
 
 def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence[int]) -> Evaluation:

@@ -151,6 +151,8 @@ class Clock:
         if seconds is None:
             return
         evaluation = self.evaluation_seconds
+        if not self._evaluations:  # a guess must not end a run
+            evaluation = min(evaluation, EVALUATION_SHARE / 2 * 60 * minutes)
         left = 60 * minutes - self.spent - evaluation - DRAWING
         share = min(EVALUATION_SHARE, EVALUATIONS * evaluation / (60 * minutes))
         plan.steps = max(step + 1, step + int((1 - share) * left / max(seconds, 1e-6)))
@@ -170,7 +172,7 @@ def fit_to_budget(
         broadcast: Gives all processes what the first one has.
     """
     # Often at first, when little is known: after 5, 10, 20, 40, … steps, and after each evaluation.
-    if minutes and (at.step in RETHINK or at.step == at.evaluated + 1):
+    if minutes and (at.step in RETHINK or (at.evaluated and at.step == at.evaluated + 1)):
         clock.fit(plan, at.step, minutes)
         plan.steps, plan.interval = broadcast((plan.steps, plan.interval))
         at.steps = plan.steps

@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import socket
 import threading
 import time
@@ -17,6 +18,8 @@ from rankwise.config import choice
 from rankwise.config.recipe import parse_recipe
 from rankwise.data import open_dataset
 from rankwise.errors import ModelError
+from rankwise.evaluation import evaluate
+from rankwise.evaluation.thresholds import at_scores
 from rankwise.models import BackboneSettings, Detector, pretrained
 from rankwise.models.backbone import Backbone
 from rankwise.models.pretrained import Weights, is_reachable
@@ -145,6 +148,67 @@ def test_files_have_the_permissions_that_the_umask_gives(run):
     usual.touch()
     modes = {name: oct((run / name).stat().st_mode) for name in ("best.safetensors", "last.ckpt", "recipe.yaml")}
     assert set(modes.values()) == {oct(usual.stat().st_mode)}, modes
+
+
+def test_other_images_are_measured_at_the_runs_own_thresholds(run, capsys):
+    main(["eval", str(run), "--split", "train"])
+    assert "at the run's own thresholds" in capsys.readouterr().out
+    thresholds = json.loads((run / "eval-train" / "eval.json").read_text())["thresholds"]["per_class"]
+    own = Detector.load(run).confidence.thresholds
+    assert {name: cut["score"] for name, cut in thresholds.items()} == pytest.approx(own)
+
+
+def test_the_quality_at_given_thresholds_is_counted(data):
+    boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30]])
+    truth = {
+        "images": [{"id": 1, "width": 40, "height": 40}],
+        "annotations": [
+            {"id": i, "image_id": 1, "category_id": 1, "bbox": [x, x, 10, 10], "area": 100, "iscrowd": 0}
+            for i, x in enumerate((0, 20), start=1)
+        ],
+        "categories": [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}],
+    }
+    labels = torch.tensor([0, 0])
+    found = {1: {"boxes": boxes + torch.tensor([[0.0], [9.0]]), "scores": torch.tensor([0.9, 0.8]), "labels": labels}}
+    matches = evaluate(truth, found, [1, 2], ["a", "b"]).matches
+    low, high = (at_scores(matches, ["a", "b"], {"a": score, "b": 0.5}).per_class["a"] for score in (0.5, 0.85))
+    assert (low.precision, low.recall) == (0.5, 0.5)
+    assert (high.precision, high.recall) == (1.0, 0.5)
+    assert at_scores(matches, ["a", "b"], {"a": 0.5, "b": 0.5}).per_class["b"].recall is None
+
+
+@pytest.fixture
+def stopped(run, tmp_path):
+    """The run as it is when it is stopped before its first evaluation."""
+    kept = ("recipe.yaml", "metrics.jsonl", "last.ckpt")
+    shutil.copytree(run, tmp_path / "stopped", ignore=lambda _, names: [name for name in names if name not in kept])
+    return tmp_path / "stopped"
+
+
+def test_a_run_without_an_evaluation_is_used_from_its_checkpoint(stopped, data, tmp_path, capsys):
+    main(["predict", str(stopped), str(next((data / "val").iterdir())), "--out", str(tmp_path / "found")])
+    main(["eval", str(stopped)])
+    assert "was stopped before its first evaluation" in capsys.readouterr().out
+    assert json.loads((stopped / "eval.json").read_text())["images"] == 4
+    state = torch.load(stopped / "last.ckpt", weights_only=True)
+    assert torch.equal(Detector.load(stopped).head.scales, (state["ema"] or state["detector"])["head.scales"])
+
+
+def test_a_report_of_other_images_is_made_of_a_run_without_results(stopped, tmp_path):
+    other = write_coco_folder(tmp_path / "other", train=3, val=1)
+    main(["report", str(stopped), "--data", str(other), "--split", "train", "--out", str(tmp_path / "r.html")])
+    assert json.loads((stopped / "eval-other-train" / "eval.json").read_text())["images"] == 3
+    assert "other, train" in (tmp_path / "r.html").read_text()
+
+
+def test_of_a_folder_without_validation_split_eval_says_that_it_takes_a_tenth(run, tmp_path, capsys):
+    folder = write_coco_folder(tmp_path / "single", train=10, val=0)
+    main(["eval", str(run), "--data", str(folder)])
+    said = capsys.readouterr().out
+    assert "1 of its 10 images are kept for validation" in said
+    assert "--split all" in said
+    main(["eval", str(run), "--data", str(folder), "--split", "all"])
+    assert "10 images" in capsys.readouterr().out
 
 
 def test_patience_ends_a_run_and_says_so(tmp_path, monkeypatch, capsys):

@@ -59,7 +59,7 @@ def test_the_time_left_is_right_soon_although_the_first_steps_are_slow(monkeypat
 @pytest.mark.parametrize("slower", [1.0, 3.0])
 def test_a_time_budget_is_kept_also_when_the_machine_becomes_slower(monkeypatch, slower):
     time, at = Time(monkeypatch), Progress()
-    plan, clock = Plan.of(TrainSettings(minutes=5), 7, at), Clock(evaluation_guess=2)
+    plan, clock = Plan.of(TrainSettings(minutes=5), 7, at), Clock(evaluation_guess=1000)
     tried = []
     while at.step < plan.steps:
         time.now += 20.0 if at.step == 0 else 0.1 * (slower if time.now > 100 else 1)

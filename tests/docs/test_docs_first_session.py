@@ -1,0 +1,67 @@
+"""The first session in the tutorial is what the commands print: 60 images, a CPU, no network.
+
+RANKWISE_WRITE_SESSION=1 python -m pytest tests/docs/test_docs_first_session.py writes it again, in as many minutes as
+it says.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from rankwise.cli import main
+from rankwise.models import pretrained
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+BLOCK = re.compile(r"(?<=<!-- first session -->\n\n```text\n).*?(?=```)", re.DOTALL)
+COMMANDS = (
+    "rankwise data shapes my_images --images 60 --shapes.val_images 30",
+    "rankwise train --data my_images --minutes 3 --run runs/mine",
+    "rankwise predict runs/mine my_images/val/000001.png",
+)
+
+
+def kinds(text):
+    """The lines of a session without their numbers, each kind once."""
+    plain = re.sub(r"-?\d[\d,.:]*|–|\?", "N", text)
+    return {" ".join(line.split()) for line in plain.splitlines() if "best so far" not in line and "─" not in line}
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch, capsys):
+    """What the commands print; a test trains for seconds, which changes numbers alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pretrained, "is_reachable", lambda address: False)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    text = []
+    for command in COMMANDS:
+        words = shlex.split(command)[1:]
+        if "--minutes" in words and not os.environ.get("RANKWISE_WRITE_SESSION"):
+            words[words.index("--minutes") + 1] = "0.05"
+        main(words)
+        text.append(f"$ {command}\n{capsys.readouterr().out}")
+    return "\n".join(re.sub(r"[ \t]+$", "", part, flags=re.MULTILINE) for part in text)
+
+
+def test_the_tutorial_shows_what_a_first_session_prints(session):
+    page = PAGE.read_text()
+    if os.environ.get("RANKWISE_WRITE_SESSION"):
+        PAGE.write_text(BLOCK.sub(lambda _: session, page))
+        return
+    (shown,) = BLOCK.findall(page)
+    new = {line for line in kinds(session) - kinds(shown) if "warning" not in line}
+    assert not new, "\n".join(sorted(new))
+    for start in (
+        "recipe",
+        "weights random, because",
+        "images",
+        "classes N:",
+        "detector",
+        "run runs/mine/",
+        "epoch N/N",
+    ):
+        assert any(line.startswith(start) for line in kinds(shown)), start
+    assert all(len(line) <= 80 for line in shown.splitlines() if line.startswith("epoch "))
