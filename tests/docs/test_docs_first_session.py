@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"(?<=<!-- first session -->\n\n```text\n).*?(?=```)", re.DOTALL)
 COMMANDS = (
     "rankwise data shapes my_images --images 60 --shapes.val_images 30",
-    "rankwise train --data my_images --minutes 3 --run runs/mine",
+    "rankwise train --data my_images --minutes 2 --run runs/mine",
     "rankwise predict runs/mine my_images/val/000001.png",
 )
 
