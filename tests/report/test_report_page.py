@@ -332,7 +332,7 @@ def test_what_cannot_be_reported_is_refused_with_a_way_out(run: Path, tmp_path: 
     for name in ("eval.json", "detections.json"):
         (begun / name).write_bytes((run / name).read_bytes())
     (begun / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    with pytest.raises(ReportError, match=r"does not fit the run's dataset.*rankwise eval"):
+    with pytest.raises(ReportError, match=r"does not fit the dataset.*rankwise eval"):
         write_report([begun])
 
 
