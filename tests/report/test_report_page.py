@@ -300,7 +300,7 @@ def test_a_run_without_results_is_evaluated_first(run: Path, tmp_path: Path, mon
 
     monkeypatch.setattr(inference, "evaluate_run", evaluate_run)
     data = read_run(fresh, "fresh", device="cpu")
-    assert asked == [(fresh, {"data": None, "device": "cpu"})]
+    assert asked == [(fresh, {"data": None, "device": "cpu", "split": None, "out": fresh})]
     assert data.notes == ["There is no metrics.jsonl, so there are no curves of the training."]
 
 
