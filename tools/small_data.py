@@ -1,4 +1,4 @@
-"""The table on small datasets in docs/results.md: `rankwise train --data DIR --minutes 5` with and without --init.
+"""A table on small datasets: `rankwise train --data DIR --minutes 5` from random weights and with --init.
 
     python tools/small_data.py --init runs/default --out runs/small_data [--images 60 300 2000] [--minutes 5]
 

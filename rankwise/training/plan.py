@@ -117,10 +117,8 @@ class Clock:
         """A step has just ended."""
         now = time.perf_counter()
         self._seen += 1
-        # A slow first step is a better guess than none; once there are others it is forgotten.
-        if self._seen <= WARM_UP + 1:
-            self._steps.clear()
-        self._steps.append(now - self._last)
+        if self._seen > WARM_UP:
+            self._steps.append(now - self._last)
         self._last = now
 
     def evaluation(self, seconds: float) -> None:
