@@ -155,8 +155,8 @@ def main() -> None:
             for name, ms in rows[-1]["ms"].items():
                 against = " ".join(f"{ratio(rows[-1], name, base):6.2f} x {base}" for base in ("fused", "eager"))
                 print(f"  {name:20} best {ms['best']:8.2f} ms  median {ms['median']:8.2f} ms  {against}", flush=True)
-    if not words.quick:
-        write(sorted(rows, key=lambda row: (row["samples"], list(STAGES).index(row["stage"]))))
+        if not words.quick:
+            write(sorted(rows, key=lambda row: (row["samples"], list(STAGES).index(row["stage"]))))
 
 
 if __name__ == "__main__":
