@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import integration_models  # noqa: F401  keeps transformers off the network
@@ -36,6 +37,7 @@ def test_the_loop_of_forty_lines_learns(capsys: pytest.CaptureFixture[str]) -> N
     assert losses[1] < 0.75 * losses[0]
 
 
+@cache
 def losses_of(*words: str, processes: int = 1) -> list[float]:
     """The losses that the example of several processes prints."""
     program = [str(EXAMPLES / "several_processes.py"), *words]
