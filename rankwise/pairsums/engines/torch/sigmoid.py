@@ -29,7 +29,7 @@ WINDOW, TERMS, ABOVE = 3.5, 8, 37.0
 MOST, LARGEST = 1 << 18, 2.0**50
 
 #: Entries of a matrix [positives, cells], and samples, that are worked on at once.
-ENTRIES, BLOCK = 1 << 19, 1 << 20
+ENTRIES, BLOCK = 1 << 17, 1 << 17
 
 #: So many positives, neighbours in quality if there are more, are compared pair by pair; lower ones come from a table.
 NEIGHBOURS = 512

@@ -18,7 +18,7 @@ from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
 
 #: Samples that are worked on at once.
-BLOCK = 1 << 20
+BLOCK = 1 << 17
 
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
 WIDEST, FARTHEST = 1e5, 1e7
