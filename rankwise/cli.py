@@ -132,7 +132,7 @@ def train(words: list[str]) -> None:
 
 def evaluate(words: list[str]) -> None:
     """Measures a run."""
-    from rankwise.evaluation.inference import evaluate_run
+    from rankwise.evaluation.inference import draw_paa_figures, evaluate_run
     from rankwise.models.settings import TestSettings
 
     parser = _parser("eval", "Measure a trained run as COCO does: a table, eval.json, a results file and figures.")
@@ -158,6 +158,7 @@ def evaluate(words: list[str]) -> None:
         help="false measures raw scores and leaves the run's calibration as it is; true also writes "
         "detections_calibrated.json (detections.json always has raw scores).",
     )
+    parser.add_argument("--paa_figures", type=bool, default=False, help="Draw what PAA clusters (figures 2c and 3c).")
     config = _parse(parser, words)
     if config.batch_size is not None and config.batch_size < 1:
         raise UserError(f"--batch_size is {config.batch_size}: it must be at least 1")
@@ -177,6 +178,9 @@ def evaluate(words: list[str]) -> None:
         test=test,
         calibrate=config.calibrated,
     )
+    if config.paa_figures:
+        for figure in draw_paa_figures(Path(config.run), Path(config.out or config.run), config.data, config.device):
+            print(figure)
 
 
 def predict(words: list[str]) -> None:

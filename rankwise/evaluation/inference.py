@@ -188,8 +188,6 @@ def evaluate_run(
     On the run's own validation images it also fits the calibration of the scores, and stores it with the thresholds in
     the run's file of weights. Elsewhere the calibration in that file is used.
 
-    A run that was trained with PAA also gets the figures of what PAA clusters.
-
     Args:
         run: Folder of the run.
         data: Another dataset than the run's own.
@@ -243,8 +241,6 @@ def evaluate_run(
         scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.detections.items()}
         write_results(out / "detections_calibrated.json", scored, dataset.category_ids, digits=17)
     pictures = draw_evaluation(out, run / "metrics.jsonl", result, dataset, found.detections, PICTURES)
-    if paa := paa_of_recipe(read_section(run, "assign")):
-        pictures += draw_pair_figures(out, detector, dataset, paa)
     result.print_table(console)
     for line in score_lines(result):
         console.print(shown(line), soft_wrap=True, markup=False)
@@ -269,3 +265,24 @@ def _at_own_thresholds(result: Evaluation, detector: Detector, console: Console)
         return replace(result, thresholds=at_scores(result.matches, known, scores), given_thresholds=True)
     console.print(why, soft_wrap=True)
     return result
+
+
+def draw_paa_figures(run: Path, out: Path, data: str | None = None, device: str = "auto") -> list[Path]:
+    """Draws what PAA clusters in the validation images of a run, the paper's figures 2c and 3c; returns the files.
+
+    Args:
+        run: Folder of a run that was trained with PAA.
+        out: Folder for the figures.
+        data: Where the dataset is now, if it has moved.
+        device: Where to compute.
+
+    Raises:
+        SettingsError: If the run was trained with another assigner.
+    """
+    paa = paa_of_recipe(read_section(run, "assign"))
+    if paa is None:
+        raise SettingsError(f"{run}: was not trained with --assign PAA, so there are no clusters to draw")
+    detector = Detector.load(run, device=pick_device(device))
+    _, dataset = open_run(run, data, classes=detector.classes)
+    make_folder(out)
+    return draw_pair_figures(out, detector, dataset.with_transform(EvalTransform(detector.settings.input)), paa)

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from rankwise.evaluation.coco import Evaluation
     from rankwise.reproduce.text import Results
 
-#: The files that `rankwise train` and `rankwise eval` draw for a run with PAA.
-PAA_FIGURES = ("score_distributions.png", "object_clusters.png")
-
 
 def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], folder: Path) -> list[Path]:
     """Draws what belongs to a table into a folder, and returns the files.
@@ -46,10 +43,10 @@ def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], fo
         made += sorted(folder.glob("calibration_reliability_*.png"))
     if results.name == "clustering":
         best = firsts.get("ranking + localization, normalized")
-        for name in PAA_FIGURES:
-            if best is not None and (best / name).is_file():
-                made.append(folder / name)
-                made[-1].write_bytes((best / name).read_bytes())
+        if best is not None:
+            from rankwise.evaluation.inference import draw_paa_figures
+
+            made += draw_paa_figures(best, folder)
     return made
 
 

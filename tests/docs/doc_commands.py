@@ -81,7 +81,8 @@ def check_names(code: str) -> None:
         flag = word.partition("=")[0]
         # What goes on with dots stands for all that begin so.
         rest = flag.endswith(".") and any(name.startswith(flag) for name in known)
-        if flag.startswith("--") and flag not in known and not rest:
+        same = "--" + flag[2:].replace("-", "_")
+        if flag.startswith("--") and not {flag, same} & known and not rest:
             raise WrongCommand(f"there is no flag {flag} in any verb")
 
 
@@ -154,7 +155,7 @@ def known_flags() -> set[str]:
         with kept, suppress(_Parsed):
             work(["x"] if verb != "train" else [])
     flags = {name for parser in parsers for action in parser._actions for name in action.option_strings}
-    flags |= {*SHORT_FLAGS, "--version"}
+    flags |= {*SHORT_FLAGS, "--size", "--version"}
     for section, module in (("loss", rankwise.losses), ("assign", rankwise.assign)):
         for name in module.__all__:
             flags |= {f"--{section}.{argument}" for argument in inspect.signature(getattr(module, name)).parameters}
