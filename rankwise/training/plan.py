@@ -35,11 +35,13 @@ class Plan:
         steps: Steps of the whole run.
         steps_per_epoch: Steps in an epoch.
         interval: Steps between evaluations.
+        base: The step from which intervals count: with a time budget that of the last evaluation.
     """
 
     steps: int
     steps_per_epoch: int
     interval: int
+    base: int = 0
 
     @classmethod
     def of(cls, settings: TrainSettings, steps_per_epoch: int, at: Progress) -> Plan:
@@ -55,7 +57,7 @@ class Plan:
             raised = 60 * settings.minutes > 1.2 * at.seconds > 0
             steps = int(at.step * 60 * settings.minutes / at.seconds) if raised else PROVISIONAL
             steps = at.steps if at.steps > at.step or (at.steps and not raised) else steps
-            return cls(steps, steps_per_epoch, -(-steps // EVALUATIONS))
+            return cls(steps, steps_per_epoch, -(-steps // EVALUATIONS), at.evaluated)
         every = settings.evaluate_every or max(1, round(settings.epochs / EVALUATIONS))
         return cls(settings.epochs * steps_per_epoch, steps_per_epoch, every * steps_per_epoch)
 
@@ -68,18 +70,20 @@ class Plan:
     def first(self) -> int:
         """The step of the extra evaluation early in the run; 0 if none is needed."""
         early = int(FIRST_AT * self.steps)
-        return early if self.interval > FIRST_BY * self.steps and early >= FIRST_STEPS else 0
+        needed = not self.base and self.interval > FIRST_BY * self.steps
+        return early if needed and early >= FIRST_STEPS else 0
 
     def is_due(self, step: int) -> bool:
         """Whether the detector is evaluated after this step."""
         if not 0 < step <= self.steps:
             return False
-        return step in (self.steps, self.first) or step % self.interval == 0
+        return step in (self.steps, self.first) or (step > self.base and (step - self.base) % self.interval == 0)
 
     def evaluations_after(self, step: int) -> int:
         """How many evaluations are left after this step."""
-        later = self.steps // self.interval - step // self.interval
-        return later + (self.steps % self.interval != 0 and step < self.steps) + (step < self.first)
+        whole, done = self.steps - self.base, step - self.base
+        later = whole // self.interval - done // self.interval
+        return later + (whole % self.interval != 0 and step < self.steps) + (step < self.first)
 
 
 class Clock:
@@ -173,7 +177,7 @@ def fit_to_budget(
     if minutes and (at.step in RETHINK or (at.evaluated and at.step == at.evaluated + 1)):
         clock.fit(plan, at.step, minutes)
         plan.steps, plan.interval = broadcast((plan.steps, plan.interval))
-        at.steps = plan.steps
+        at.steps, plan.base = plan.steps, at.evaluated
 
 
 def shown(seconds: float | None) -> str:

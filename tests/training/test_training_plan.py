@@ -1,6 +1,7 @@
 """How long a run is, when it is evaluated, and what it says about the time that is left."""
 
 import io
+from itertools import pairwise
 
 import pytest
 from lightning_fabric import Fabric
@@ -74,6 +75,8 @@ def test_a_time_budget_is_kept_also_when_the_machine_becomes_slower(monkeypatch,
     assert 0.9 * 300 < time.now < 1.02 * 300
     assert tried[0] < 0.2 * 300
     assert len(tried) <= 20
+    gaps = [after - before for before, after in pairwise(tried)]
+    assert min(gaps[:-1]) > 0.4 * max(gaps)  # evenly, however often the length was corrected
     assert at.steps == plan.steps
 
 
