@@ -4,4 +4,4 @@ import warnings
 
 from rankwise.types import Assignment, Batch, Detections, Predictions, Target  # noqa: F401
 
-warnings.warn("rankwise.types is now rankwise.types", FutureWarning, stacklevel=2)
+warnings.warn("rankwise.structures is now rankwise.types", FutureWarning, stacklevel=2)

@@ -76,17 +76,6 @@ class Thresholds:
         """The same as plain values, for JSON."""
         return asdict(self)
 
-    @staticmethod
-    def from_dict(values: Mapping[str, Any]) -> Thresholds:
-        """Thresholds out of what :meth:`to_dict` gave."""
-        lrp = values.get("lrp")
-        return Thresholds(
-            _threshold(values["overall"]),
-            {name: _threshold(entry) for name, entry in values["per_class"].items()},
-            None if lrp is None else _threshold(lrp),
-            {int(percent): _threshold(entry) for percent, entry in values.get("by_precision", {}).items()},
-        )
-
 
 @dataclass(frozen=True)
 class Sweep:
@@ -309,8 +298,3 @@ def _interval(scores: NDArray[np.float64]) -> tuple[float, float] | None:
     filled = np.where(np.isnan(scores), 1.0, scores)
     low, high = np.quantile(filled, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], method="nearest")
     return float(low), float(high)
-
-
-def _threshold(values: Mapping[str, Any]) -> Threshold:
-    interval = values.get("interval")
-    return Threshold(**{**values, "interval": None if interval is None else (interval[0], interval[1])})

@@ -1,6 +1,6 @@
-"""What the room offers, by the names under which it is to be had from the room itself."""
+"""The public names of the package, imported when one of them is first used."""
 
-# ruff: noqa: F401 - used by those who import the room
+# ruff: noqa: F401 - re-exported by the package
 
 from rankwise.images.tensors import input_size, resize_for_input, stack_images
 from rankwise.models.confidence import Confidence

@@ -4,4 +4,4 @@ import warnings
 
 from rankwise.criterion import Criterion, Losses  # noqa: F401
 
-warnings.warn("rankwise.criterion is now rankwise.criterion", FutureWarning, stacklevel=2)
+warnings.warn("rankwise.training.criterion is now rankwise.criterion", FutureWarning, stacklevel=2)

@@ -4,4 +4,4 @@ import warnings
 
 from rankwise.config.recipe import Recipe, parse_recipe  # noqa: F401
 
-warnings.warn("rankwise.config.recipe is now rankwise.config.recipe", FutureWarning, stacklevel=2)
+warnings.warn("rankwise.training.recipe is now rankwise.config.recipe", FutureWarning, stacklevel=2)

@@ -11,4 +11,4 @@ from rankwise.config.settings import (  # noqa: F401
 )
 from rankwise.criterion import BoxSettings  # noqa: F401
 
-warnings.warn("rankwise.config.settings is now rankwise.config.settings", FutureWarning, stacklevel=2)
+warnings.warn("rankwise.training.settings is now rankwise.config.settings", FutureWarning, stacklevel=2)

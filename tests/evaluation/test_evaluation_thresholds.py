@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 
 from rankwise.evaluation.matching import Matches, match
 from rankwise.evaluation.tables import detection_table, object_table, sorted_image_ids
-from rankwise.evaluation.thresholds import Thresholds, best_thresholds, sweep, with_intervals
+from rankwise.evaluation.thresholds import best_thresholds, sweep, with_intervals
 
 
 def matched(scene: Callable, seed: int, **kind: int) -> tuple[Matches, np.ndarray, list[str]]:
@@ -114,12 +113,3 @@ def test_one_image_has_no_interval_and_nothing_right_has_none(scene: Callable) -
     assert empty.overall.interval is None
     assert empty.lrp is None
     assert empty.by_precision == {}
-
-
-@pytest.mark.parametrize("seed", [6, 7])
-def test_thresholds_travel_as_plain_values(scene: Callable, seed: int) -> None:
-    import json
-
-    matches, image_ids, classes = matched(scene, seed)
-    thresholds = with_intervals(best_thresholds(matches, classes), matches, image_ids, rounds=20)
-    assert Thresholds.from_dict(json.loads(json.dumps(thresholds.to_dict()))) == thresholds

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+
+import pytest
 
 ONLY_TORCH = """
 import sys
@@ -64,3 +67,17 @@ def test_other_imports_would_be_seen() -> None:
 
 def test_every_loss_can_be_built_where_only_torch_is_installed() -> None:
     assert run(WITHOUT_OTHERS.format(others=OTHERS)) == "built"
+
+
+def test_old_module_names_work_and_warn_with_both_names() -> None:
+    moved = {
+        "rankwise.structures": ("rankwise.types", "Predictions"),
+        "rankwise.training.recipe": ("rankwise.config.recipe", "parse_recipe"),
+        "rankwise.training.criterion": ("rankwise.criterion", "Criterion"),
+        "rankwise.training.settings": ("rankwise.config.settings", "TrainSettings"),
+    }
+    for old, (new, name) in moved.items():
+        sys.modules.pop(old, None)
+        with pytest.warns(FutureWarning, match=f"^{old} is now {new}$"):
+            module = importlib.import_module(old)
+        assert getattr(module, name) is getattr(importlib.import_module(new), name)
