@@ -1,7 +1,8 @@
-"""One page of all tables that have been reproduced."""
+"""A Markdown page with all tables that have been reproduced."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,28 +16,29 @@ from rankwise.reproduce.text import Results, markdown
 
 
 def write_summary(folders: Sequence[Path], page: Path) -> Path:
-    """Writes the tables found in folders as one page; figures and numbers go beside it, into a folder of its name.
+    """Writes all tables in the folders to one page, with figures and JSON files in a folder of the same name.
 
-    Text of the page between ``<!-- own words: NAME -->`` and ``<!-- end -->`` is kept: it is where a reader's
-    remarks on a table go.
+    Notes on a table, between ``<!-- notes: NAME -->`` and ``<!-- end -->``, are kept.
 
     Args:
-        folders: Folders that `rankwise reproduce` has written to (``--out``), each a part of the page.
+        folders: Output folders of `rankwise reproduce` (``--out``). Each becomes a section of the page.
         page: The Markdown file.
     """
-    kept = _own_words(page)
+    kept = _notes(page)
     lines = [
         "# Results",
         "",
-        "Written by `rankwise reproduce summary` from the runs that the commands below made.",
+        "`rankwise reproduce summary` generates this page from the runs of the commands below.",
         "",
     ]
     for folder in folders:
         done = [name for name in TABLES if (folder / name / f"{name}.json").is_file()]
         if not done:
-            raise ReproduceError(f"{folder}: has no tables; rankwise reproduce TABLE --out {folder} makes them")
+            raise ReproduceError(
+                f"{folder}: no tables found; create them with: rankwise reproduce TABLE --out {folder}"
+            )
         heading = folder.resolve().name
-        lines += [f"## On {heading}", "", *_words(kept, heading)]
+        lines += [f"## On {heading}", "", *_note(kept, heading)]
         for name in done:
             file = folder / name / f"{name}.json"
             try:
@@ -44,7 +46,7 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
                 results = Results(name, content["rows"], content["command"], content["as_paper"])
             except (ParseError, KeyError, TypeError) as error:
                 raise ReproduceError(
-                    f"{shown(file)}: damaged ({error}); make it again with: rankwise reproduce {name} --train false"
+                    f"{shown(file)}: damaged ({error}); create it again with: rankwise reproduce {name} --train false"
                 ) from error
             figures = []
             for file in sorted([*(folder / name).glob("*.png"), folder / name / f"{name}.json"]):
@@ -53,18 +55,20 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
                 shutil.copyfile(file, beside)
                 if file.suffix == ".png":
                     figures.append(beside.relative_to(page.parent))
-            lines += [markdown(results, figures, level=3), *_words(kept, f"{heading}/{name}")]
+            lines += [markdown(results, figures, level=3), *_note(kept, f"{heading}/{name}")]
     write_text(page, "\n".join(lines).rstrip() + "\n")
     return page
 
 
-def _words(kept: dict[str, str], name: str) -> list[str]:
-    return [f"<!-- own words: {name} -->", *([kept[name]] if kept.get(name) else []), "<!-- end -->", ""]
+def _note(kept: dict[str, str], name: str) -> list[str]:
+    return [f"<!-- notes: {name} -->", *([kept[name]] if kept.get(name) else []), "<!-- end -->", ""]
 
 
-def _own_words(page: Path) -> dict[str, str]:
+def _notes(page: Path) -> dict[str, str]:
     if not page.is_file():
         return {}
-    parts = page.read_text(encoding="utf-8").split("<!-- own words: ")[1:]
-    names = [part.partition(" -->") for part in parts]
-    return {name: rest.partition("<!-- end -->")[0].strip() for name, _, rest in names}
+    # Pages of earlier versions call them "own words".
+    found = re.findall(
+        r"<!-- (?:notes|own words): (.+?) -->(.*?)<!-- end -->", page.read_text(encoding="utf-8"), re.DOTALL
+    )
+    return {name: text.strip() for name, text in found}

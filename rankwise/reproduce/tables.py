@@ -1,4 +1,4 @@
-"""The tables of the paper, and three of our own: each row is a recipe and what differs in it."""
+"""The tables of the paper and a few of our own. Each row is a recipe with overrides."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Table:
     """A table of results.
 
     Attributes:
-        title: What it shows.
+        title: The title.
         rows: The rows.
-        columns: What is measured, in the order it is printed in.
-        claims: What the paper concludes from it.
-        note: What a reader of results on small data should know.
+        columns: The metrics, in the order of printing.
+        claims: The conclusions of the paper.
+        note: A remark for results on small data.
     """
 
     title: str
@@ -58,7 +58,7 @@ def paper_tables() -> dict[str, Any]:
 
 
 def paper_row(table: str, row: Row) -> dict[str, Any]:
-    """What the paper has in a row; empty for a row of our own."""
+    """The values of a row in the paper; empty if the paper does not have the row."""
     return {} if row.paper is None else paper_tables()[table]["rows"][row.paper]
 
 
@@ -90,7 +90,7 @@ TABLES: dict[str, Table] = {
         claims=(Alike("the balance constant hardly matters"),),
     ),
     "sampling": Table(
-        title="who is positive, with pairwise error (Table 3)",
+        title="assigners with pairwise error (Table 3)",
         rows=(
             same("IoU threshold", "--loss=PELoss", IOU, paper=0),
             same("ATSS", "--loss=PELoss", ATSS, paper=1),
@@ -122,7 +122,7 @@ TABLES: dict[str, Table] = {
         ),
     ),
     "clustering": Table(
-        title="what PAA clusters on, with APE (Table 6)",
+        title="clustering scores of PAA, with APE (Table 6)",
         rows=(
             same("focal + GIoU losses", "--loss=APELoss", *PAA_STAR, "--assign.clustering=losses", paper=0),
             same("ranking + localization", "--loss=APELoss", *PAA_STAR, "--assign.normalize=false", paper=1),
@@ -147,10 +147,10 @@ TABLES: dict[str, Table] = {
         ),
         columns=("AP", "AP50", "AP75", *SIZES),
         claims=(Above("FCOS at the larger size above RetinaNet", "FCOS(800)", "RetinaNet(512)"),),
-        note="On small data FCOS is the same detector with distances instead of deltas, its input 1.5 times as large.",
+        note="On small data, FCOS is the same detector with distances instead of deltas, and a 1.5 times larger input.",
     ),
     "schedule": Table(
-        title="learning rates and lengths (Table 8; the paper gives no AP there)",
+        title="learning rates and epochs (Table 8; the paper gives no AP)",
         rows=(
             Row(
                 "AP, a quarter of the rate, twice as long",
@@ -165,9 +165,9 @@ TABLES: dict[str, Table] = {
             Row("APE", ("--loss=APELoss", IOU), ("--loss=APELoss", IOU), R512, 2),
             Row("APE, ATSS, 2.5 times the rate", ("--loss=APELoss", ATSS), (), A800, 3, rate=2.5),
         ),
-        claims=(Above("APE above AP of twice the length", "APE", "AP, a quarter of the rate, twice as long"),),
-        note="On COCO the first row has a rate of 0.001 and 100 epochs, the next two 0.004 and 48, the last 0.01 and "
-        "24 at 800 pixels.",
+        claims=(Above("APE above AP with twice the epochs", "APE", "AP, a quarter of the rate, twice as long"),),
+        note="On COCO, the first row has a learning rate of 0.001 and 100 epochs, the next two 0.004 and 48, and the "
+        "last 0.01 and 24, at 800 pixels.",
     ),
     "state_of_the_art": Table(
         title="all losses and detectors (Table 9)",
@@ -186,11 +186,11 @@ TABLES: dict[str, Table] = {
             Above("APE with PAA* above focal loss with PAA", "APE, PAA*(800)", "Focal, PAA(800)"),
             Above("APE with PAA* above RankSort with PAA", "APE, PAA*(800)", "RankSort, PAA(800)"),
         ),
-        note="On small data there is one backbone, one input size and one length: rows that differ in these alone show "
-        "the same runs.",
+        note="On small data, all rows have the same backbone, input size and number of epochs. Rows that only differ "
+        "in these show the same runs.",
     ),
     "delta": Table(
-        title="the step's δ (appendix)",
+        title="δ of the step function (appendix)",
         rows=tuple(
             same(f"{value:g}", "--loss=APLoss", *(f"--loss.delta={value:g}",) * (value != 0.5), IOU, paper=index)
             for index, value in enumerate((1, 0.5, 0.25, 0.125))
@@ -198,12 +198,12 @@ TABLES: dict[str, Table] = {
         claims=(Best("0.5 is best", "0.5"), Above("0.125 is too steep", "0.5", "0.125")),
     ),
     "lambda": Table(
-        title="the sigmoid's λ (appendix)",
+        title="λ of the sigmoid (appendix)",
         rows=tuple(same(f"{value}", *sigmoid(value), IOU, paper=index) for index, value in enumerate((2, 4, 8, 16))),
         claims=(Best("8 is best", "8"),),
     ),
     "margin": Table(
-        title="threshold T of the valid negatives (appendix)",
+        title="threshold T of valid negatives (appendix)",
         rows=tuple(
             same(f"{value:g}", *valid_negatives(value), IOU, paper=index)
             for index, value in enumerate((0, 0.2, 0.25, 0.3, 0.5))
@@ -211,7 +211,7 @@ TABLES: dict[str, Table] = {
         claims=(Best("0.25 is best", "0.25"), Above("0.5 is too wide", "0.25", "0.5")),
     ),
     "max_negatives": Table(
-        title="Q, the most negatives that count (appendix)",
+        title="Q, the maximum number of negatives (appendix)",
         rows=tuple(
             Row(
                 f"{paper:,}",
@@ -228,11 +228,11 @@ TABLES: dict[str, Table] = {
             Above("50,000 above 10,000", "50,000", "10,000"),
             Above("100,000 above 50,000", "100,000", "50,000"),
         ),
-        note="On small data Q is 1,500, 7,500, 15,000 and 30,000: a batch has 150 positives there, and on COCO some "
-        "thousand.",
+        note="On small data, Q is 1,500, 7,500, 15,000 and 30,000, because a batch has 150 positives there and some "
+        "thousands on COCO.",
     ),
     "assigners": Table(
-        title="who is positive, with APE: the assigner alone",
+        title="assigners with APE",
         rows=tuple(same(name, "--loss=APELoss", f"--assign={name}") for name in ("IoUThreshold", "ATSS", "PAA")),
         columns=("AP", "AP50", "AP75", "PCC"),
         claims=(Above("PAA above the IoU threshold", "PAA", "IoUThreshold"), Above("PAA above ATSS", "PAA", "ATSS")),
@@ -256,7 +256,7 @@ TABLES: dict[str, Table] = {
         ),
     ),
     "calibration": Table(
-        title="calibration of scores, fitted on validation and measured on other images",
+        title="calibration, fitted on validation images and measured on other images",
         rows=(
             same("APE", "--loss=APELoss", ATSS),
             same("AP", "--loss=APLoss", ATSS),
@@ -264,10 +264,11 @@ TABLES: dict[str, Table] = {
             same("Focal", "--loss=FocalLoss", ATSS),
         ),
         columns=("AP", "ECE raw", "ECE", "LaECE raw", "LaECE", "AP change", "AP change, float32"),
-        note="ECE: expected calibration error in 20 bins, of detections with a calibrated score above 0.05. LaECE: the "
-        "same with the IoU of a match as the target. AP change: the largest change of a class's AP by the calibration, "
-        "in points, with scores in float64 and rounded to float32. On the built-in dataset the other images are 2,000 "
-        "of another seed; elsewhere each half of the validation images is measured by a map fitted to the other half.",
+        note="ECE: expected calibration error in 20 bins, over detections with a calibrated score above 0.05. LaECE: "
+        "the same with the IoU of a match as the target. AP change: the largest change in the AP of a class caused by "
+        "the calibration, in points, with scores in float64 and rounded to float32. On the built-in dataset, the other "
+        "images are 2,000 images with another seed. On other datasets, each half of the validation images is measured "
+        "with a map fitted to the other half.",
     ),
     "losses": Table(
         title="all losses with ATSS at equal budget",

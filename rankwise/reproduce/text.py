@@ -1,4 +1,4 @@
-"""A table as Markdown, JSON and on the screen, with the paper's numbers beside ours."""
+"""A table as Markdown, as JSON and for the terminal, with the values of the paper next to ours."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rankwise.reproduce.tables import TABLES, Table, paper_row
 
 @dataclass(frozen=True)
 class Results:
-    """What the runs of a table gave.
+    """The results of the runs of a table.
 
     Attributes:
-        name: The table.
-        measured: The numbers of each row by column, one dict a seed in order; empty where it has not been run.
-        command: What was typed to get them.
-        as_paper: Whether the rows ran the paper's own recipes, and not those of small data.
+        name: The name of the table.
+        measured: Per row, one dict of metrics per seed, in order. A dict is empty if the seed has not been run.
+        command: The command that produced them.
+        as_paper: Whether the rows ran the paper's recipes instead of those for small data.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Results:
         return [claim.verdict(self.measured) for claim in self.table.claims]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The results as plain values."""
         return {
             "table": self.name,
             "command": self.command,
@@ -53,7 +53,7 @@ class Results:
 
 
 def headline(results: Results) -> list[str]:
-    """The columns' names: the row's, then ours and the paper's in turn."""
+    """The column names: the row name, then ours and the paper's in turn."""
     names = []
     for column in results.table.columns:
         names += [column, f"{column} paper"] if _in_paper(results, column) else [column]
@@ -61,7 +61,7 @@ def headline(results: Results) -> list[str]:
 
 
 def cells(results: Results) -> list[list[str]]:
-    """The table as text, a list a row."""
+    """The table as text, one list per row."""
     lines = []
     for row in results.table.rows:
         line, paper = [row.name], paper_row(results.name, row)
@@ -74,7 +74,7 @@ def cells(results: Results) -> list[list[str]]:
 
 
 def summary(values: Sequence[float | None], column: str) -> str:
-    """Mean and, of several runs, standard deviation."""
+    """The mean, and for several runs the standard deviation."""
     known = [value for value in values if value is not None]
     if not known:
         return "–"
@@ -86,17 +86,17 @@ def summary(values: Sequence[float | None], column: str) -> str:
 
 
 def seeds_of(results: Results) -> str:
-    """How many runs the numbers are of, in words."""
+    """The number of seeds, in words."""
     numbers = sorted({sum(map(bool, runs)) for runs in results.measured.values()})
     if numbers == [1]:
         return "one seed"
     if len(numbers) == 1:
         return f"mean ± standard deviation of {numbers[0]} seeds"
-    return f"{numbers[0]} to {numbers[-1]} seeds a row, mean ± standard deviation"
+    return f"{numbers[0]} to {numbers[-1]} seeds per row, mean ± standard deviation"
 
 
 def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> str:
-    """The table as Markdown, with the command that made it and what became of the paper's claims."""
+    """The table as Markdown, with its command and the verdicts on the paper's claims."""
     table, names = results.table, headline(results)
     lines = [f"{'#' * level} {table.title[0].upper()}{table.title[1:]}", ""]
     lines += [f"`{results.command}`, {seeds_of(results)}.", ""]
@@ -113,7 +113,7 @@ def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> 
 
 
 def on_screen(results: Results, console: Console) -> RichTable:
-    """The table for the terminal; where that is too narrow, the paper's numbers stand below ours in parentheses."""
+    """The table for the terminal. If it is too narrow, the values of the paper are below ours in parentheses."""
     names, rows = headline(results), cells(results)
     wide = _shown(results, names, rows)
     if console.measure(wide, options=console.options.update(width=1000)).maximum <= console.width:
@@ -124,7 +124,7 @@ def on_screen(results: Results, console: Console) -> RichTable:
         below = [f"\n({row[index + 1]})" if index + 1 < len(row) and index + 1 not in ours else "" for index in ours]
         narrow.append([row[index].replace(" ± ", "\n± ") + paper for index, paper in zip(ours, below, strict=True)])
     shown = _shown(results, [names[index] for index in ours], narrow)
-    shown.caption = "in parentheses: the paper's"
+    shown.caption = "in parentheses: values of the paper"
     return shown
 
 
@@ -139,7 +139,7 @@ def _shown(results: Results, names: list[str], rows: list[list[str]]) -> RichTab
 
 def verdicts_on_screen(results: Results) -> RichTable:
     """The paper's claims for the terminal."""
-    shown = RichTable(title="what the paper claims")
+    shown = RichTable(title="claims of the paper")
     for name in ("claim", "held here", "found"):
         shown.add_column(name)
     for verdict in results.verdicts():

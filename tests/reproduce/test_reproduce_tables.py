@@ -162,7 +162,7 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     main(words)
     said = capsys.readouterr().out
     assert said.count("training …") == 2
-    assert "what the paper claims" in said
+    assert "claims of the paper" in said
     content = json.loads((tmp_path / "out" / "correlation" / "correlation.json").read_text())
     assert [[bool(run) for run in seeds] for seeds in content["rows"].values()] == [[True], [True]]
     assert (tmp_path / "out" / "correlation" / "score_against_iou.png").stat().st_size > 5000
@@ -173,7 +173,7 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     assert "## On out" in page
     assert "| PE |" in page
     assert (tmp_path / "results" / "out_correlation.json").is_file()
-    note = page.replace("<!-- own words: out -->", "<!-- own words: out -->\nLook here.")
+    note = page.replace("<!-- notes: out -->", "<!-- notes: out -->\nLook here.")
     (tmp_path / "results.md").write_text(note)
     main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
     assert (tmp_path / "results.md").read_text() == note
@@ -341,7 +341,7 @@ def test_the_milliseconds_of_a_run_that_was_resumed_are_those_since_then(tmp_pat
         (["losses", "--data", "."], "is not COCO 2017"),
         (["losses", "--recipe", "nothing"], "no recipe 'nothing'"),
         (["losses", "--seeds", "0"], "--seeds must be at least 1"),
-        (["summary", "--out", "."], "has no tables"),
+        (["summary", "--out", "."], "no tables found"),
         (["losses", "--data", ".", "--recipe", "shapes", "--set", '["--nothing=1"]'], "nothing"),
     ],
 )
