@@ -279,7 +279,7 @@ def _logistic(z: Floats, target: Floats, centre: Floats | None, precision: Float
             step = np.zeros(2)
             step[free] = np.linalg.solve(curvature, gradient[free])
             if gradient @ step < 1e-10:  # twice what is left to gain, in nats over all detections
-                break
+                return theta - step  # so close, a step squares the error
             size = 1.0
             while size > 1e-6 and not (following := loss(theta - size * step)) < value:
                 size /= 2

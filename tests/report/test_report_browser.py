@@ -127,7 +127,7 @@ def test_the_page_of_a_run_fills_every_section(visit: Any, reports: dict[str, Pa
     assert page.locator("#reliability svg.plot").count() == 1
     assert "Calibration error" in page.locator("#reliability .readout").inner_text()
     assert page.locator("#scores .cell").count() > 20
-    assert page.locator("#errors tbody tr[data-kind]").count() == 5
+    assert page.locator("#errors tbody tr[data-kind]").count() == 6
     assert "IoU below 0.1" in page.locator("#errors tr[data-kind=background]").inner_text()
     assert page.locator("#images .item").count() == 12
 

@@ -25,7 +25,7 @@ pytest.importorskip("triton")
 IMAGES, SIDE, CLASSES, OBJECTS = 4, 512, 80, 10
 
 
-class NoLoss(Loss):
+class Lossless(Loss):
     """Two launches: what is left is assigner, box loss and the rest of the criterion."""
 
     def outcome(
@@ -69,9 +69,9 @@ def step(loss: Loss, assigner: Assigner) -> CountGPUWork:
 @pytest.mark.parametrize(
     ("loss", "assigner", "launches"),
     [
-        (NoLoss(), ATSS(), 130),
-        (NoLoss(), PAA(), 245),
-        (NoLoss(), IoUThreshold(), 150),
+        (Lossless(), ATSS(), 130),
+        (Lossless(), PAA(), 245),
+        (Lossless(), IoUThreshold(), 150),
         (APELoss(), ATSS(), 150),
         (APELoss(), PAA(), 265),
     ],
