@@ -95,13 +95,15 @@ def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) 
         evaluation: What was measured.
         precisions: In percent, which to name a threshold for.
     """
-    if evaluation.calibration is None or evaluation.reliability is None or evaluation.given_thresholds:
+    if evaluation.calibration is None or evaluation.reliability is None:
         return []
     thresholds, classes = evaluation.thresholds, list(evaluation.per_class)
     lines = [
         f"scores are probabilities: {describe(evaluation.calibration, classes)}",
         evaluation.reliability.describe(),
     ]
+    if evaluation.given_thresholds:
+        return lines
     chosen = {"best F1": thresholds.overall, "best LRP": thresholds.lrp}
     chosen |= {f"precision {percent} %": thresholds.by_precision.get(percent) for percent in precisions}
     named = [f"{name} at {cut.score:.2f} ({_interval(cut)})" for name, cut in chosen.items() if cut and cut.f1]

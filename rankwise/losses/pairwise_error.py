@@ -67,3 +67,4 @@ class PairwiseError(RankingLoss):
             scope=scope,
         )
         super().__init__(spec, method, check)
+        self.balance, self.pairs = balance, pairs

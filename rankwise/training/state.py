@@ -85,7 +85,7 @@ class RunState:
         """All of it as tensors and plain values. Random numbers need none: they follow from seed, step and image."""
         return {
             "progress": asdict(self.progress),
-            "settings": self.detector.settings.to_dict(),
+            "settings": without_pretrained(self.detector.settings).to_dict(),
             "detector": self.detector.state_dict(),
             "criterion": self.criterion.state_dict(),
             "optimizer": {"state": self.optimizer.state_dict()["state"], "weights": self._weights()},

@@ -67,4 +67,4 @@ def test_the_multi_label_example_learns_by_both_losses(
     runpy.run_path(str(EXAMPLES / "multi_label.py"), run_name="__main__")
     found = re.findall(r"^(.*): mAP (\d+\.\d), frequent half .*, rare half", capsys.readouterr().out, re.MULTILINE)
     assert [name for name, _ in found] == ["cross entropy", "PE loss"]
-    assert all(float(value) > 30 for _, value in found)  # by chance it is the share of positives, 9
+    assert all(float(value) > 20 for _, value in found)  # by chance it is the share of positives, 9

@@ -93,7 +93,7 @@ def test_changed_boxes_and_pixels_are_told_of_on_resume_and_a_damaged_checkpoint
     damaged[len(damaged) // 2] ^= 4
     (run / "last.ckpt").write_bytes(damaged)
     said = finish("--resume", run, "--train.epochs=4", log=tmp_path / "log3", code=2)
-    assert f"go on with: rankwise train --resume {run}/previous.ckpt" in said
+    assert f"resume with: rankwise train --resume {run}/previous.ckpt" in said
     said = finish("--resume", run / "previous.ckpt", "--train.epochs=4", "--data.workers=0", log=tmp_path / "log4")
     assert "WARNING: the training images or their annotations have changed" in said
     assert checkpoint(run)["progress"]["epoch"] == 4
