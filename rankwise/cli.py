@@ -282,7 +282,7 @@ def data_check(words: list[str]) -> None:
     from rankwise.data import check, print_report
 
     parser = _parser("data check", "What is in a dataset, and every fault of it. Exit code 1 if there are faults.")
-    parser.add_argument("folder", type=str, help="Folder of the dataset: COCO, Pascal VOC or YOLO.")
+    parser.add_argument("folder", type=str, help="Folder of the dataset (COCO, Pascal VOC, YOLO), or its data.yaml.")
     config = _parse(parser, words)
     report = check(Path(config.folder))
     print_report(report)

@@ -10,7 +10,9 @@ from typing import Any
 from rankwise.config.reading import read_section
 from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
-from rankwise.data.formats import find_source, matching_splits, shared_images
+from rankwise.data.finding import find_source
+from rankwise.data.formats import shared_images
+from rankwise.data.splits import matching_splits
 from rankwise.from_dict import from_dict
 from rankwise.images.settings import InputSettings
 
@@ -31,7 +33,7 @@ def open_split(
         DataError: When there is no such dataset or split, or something is wrong with it.
     """
     builtin = data.path == "shapes"
-    if not builtin and not Path(data.path).is_dir():
+    if not builtin and not Path(data.path).exists():
         raise DataError(
             f"{data.path}: there is no such folder; name the folder of a dataset, or 'shapes' for the built-in one"
         )
@@ -63,7 +65,7 @@ def open_run(
     settings = from_dict(DataSettings, read_section(run, "data"), "data")
     if data is not None:
         settings = replace(settings, path=data)
-    elif settings.path != "shapes" and not Path(settings.path).is_dir():
+    elif settings.path != "shapes" and not Path(settings.path).exists():
         raise DataError(f"{settings.path}: the dataset of {run} is not there any more; say where it is now: --data DIR")
     return settings, open_split(settings, split or "val", classes, named=split is not None)
 

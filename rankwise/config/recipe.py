@@ -90,7 +90,7 @@ SECTIONS = ("data", "model", "loss", "assign", "box", "optimizer", "schedule", "
 
 def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
     """The recipe in a parsed configuration, its loss and assigner built; raises SettingsError where they cannot be."""
-    if config.data.path != "shapes" and Path(config.data.path).is_dir():
+    if config.data.path != "shapes" and Path(config.data.path).exists():
         config.data.path = str(Path(config.data.path).absolute())  # so that the run can be used from another folder
     whole = Namespace({name: config[name] for name in SECTIONS})
     text = yaml.safe_dump(_plain(whole.as_dict()), sort_keys=False)

@@ -34,8 +34,8 @@ class DataSettings:
     """Where images and boxes come from.
 
     Args:
-        path: A folder (COCO, Pascal VOC or YOLO, found out by itself), or "shapes" for the built-in dataset.
-            ``--data DIR`` is short for ``--data.path DIR``.
+        path: A folder (COCO, Pascal VOC or YOLO, detected automatically), a ``data.yaml`` or a COCO file, or "shapes"
+            for the built-in dataset. ``--data DIR`` is short for ``--data.path DIR``.
         train: Name of the training split.
         val: Name of the validation split.
         skip_bad: Leave out and count faulty images and boxes instead of stopping at them.

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,10 @@ from rich.text import Text
 from rankwise.data.collector import unreadable
 from rankwise.data.dataset import ImageRecord, wrong_size
 from rankwise.data.faults import Fault
+from rankwise.data.finding import Source, find_source
 from rankwise.data.folder import Folder
-from rankwise.data.formats import Source, class_mismatch, find_source, matching_splits, shared_images
+from rankwise.data.formats import class_mismatch, shared_images
+from rankwise.data.splits import matching_splits
 from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS, read_image
@@ -62,6 +64,7 @@ class CheckReport:
         folder: The dataset's folder.
         format: The format that was found; empty if none was.
         splits: What each split holds.
+        sizes: As a split's ``sizes``, each image once though it may be in several splits.
         faults: Everything that is wrong.
         notes: What else a user should hear.
     """
@@ -69,6 +72,7 @@ class CheckReport:
     folder: Path
     format: str = ""
     splits: list[SplitReport] = field(default_factory=list)
+    sizes: tuple[int, ...] = ()
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -101,10 +105,14 @@ def check(
             continue
         told = set(report.faults)  # a file that several splits share is as faulty in each
         report.faults.extend(fault for fault in reading.faults if fault not in told)
-        report.notes.extend(reading.clipped_note(split))
+        report.notes.extend(reading.all_notes(split))
         report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
         report.splits.append(_describe(split, reading.records, reading.classes))
         classes[split], records[split] = reading.classes, reading.records
+    once = {record.path: record for split_records in records.values() for record in split_records}
+    report = replace(report, sizes=_sizes(list(once.values())))
+    if source.folder.root != root and root.is_dir():
+        report.notes.append(f"The dataset was found in {source.folder.root}.")
     _compare_classes(source, classes, report)
     _compare_images(source, records, report)
     if not matching_splits("train", source.splits):
@@ -177,22 +185,27 @@ def _compare_images(source: Source, records: dict[str, list[ImageRecord]], repor
 
 def _describe(name: str, records: Sequence[ImageRecord], classes: Sequence[str]) -> SplitReport:
     crowd = np.concatenate([record.iscrowd for record in records] or [np.zeros(0, bool)])
-    boxes = np.concatenate([record.boxes for record in records] or [np.zeros((0, 4), np.float32)])[~crowd]
     labels = np.concatenate([record.labels for record in records] or [np.zeros(0, np.int64)])[~crowd]
     counts = np.bincount(labels, minlength=len(classes)).tolist()
-    size = np.sqrt((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
-    bins = np.searchsorted(SIZE_EDGES, size, side="right") - 1
     return SplitReport(
         name=name,
         images=len(records),
         empty=sum(len(record.boxes) == 0 for record in records),
-        boxes=len(boxes),
+        boxes=len(labels),
         crowds=int(crowd.sum()),
         classes=dict(zip(classes, counts, strict=True)),
         widths=_spread([record.width for record in records]),
         heights=_spread([record.height for record in records]),
-        sizes=tuple(np.bincount(bins, minlength=len(SIZE_EDGES)).tolist()),
+        sizes=_sizes(records),
     )
+
+
+def _sizes(records: Sequence[ImageRecord]) -> tuple[int, ...]:
+    """How many boxes fall between neighbouring ``SIZE_EDGES``, crowds aside."""
+    boxes = np.concatenate([record.boxes[~record.iscrowd] for record in records] or [np.zeros((0, 4), np.float32)])
+    size = np.sqrt((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
+    bins = np.searchsorted(SIZE_EDGES, size, side="right") - 1
+    return tuple(np.bincount(bins, minlength=len(SIZE_EDGES)).tolist())
 
 
 def _spread(values: list[int]) -> tuple[int, int]:
@@ -212,7 +225,7 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
     if report.splits:
         console.print(_overview(report.splits))
         console.print(_class_table(report.splits))
-        console.print(_size_table(report.splits))
+        console.print(_size_table(report.sizes))
     for note in report.notes:
         console.print(shown(note), markup=False, highlight=False)
     if not report.faults:
@@ -257,12 +270,11 @@ def _class_table(splits: Sequence[SplitReport]) -> Table:
     return table
 
 
-def _size_table(splits: Sequence[SplitReport]) -> Table:
+def _size_table(totals: Sequence[int]) -> Table:
     table = Table(title="Sizes of the boxes (square root of the area, pixels)", title_justify="left")
     table.add_column("size", justify="right")
     table.add_column("boxes", justify="right")
     table.add_column("")
-    totals = [sum(counts) for counts in zip(*(split.sizes for split in splits), strict=True)]
     used = [index for index, count in enumerate(totals) if count]
     for index in range(used[0], used[-1] + 1) if used else ():
         upper = f"–{SIZE_EDGES[index + 1]}" if index + 1 < len(SIZE_EDGES) else " and more"

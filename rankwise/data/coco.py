@@ -8,20 +8,21 @@ from typing import Any
 
 from PIL import Image
 
+from rankwise.data.coco_files import UNSEEN, annotation_files, other_files, split_name, test_folders
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
-from rankwise.files.names import shortened
+from rankwise.files.names import shortened, shown
 from rankwise.files.parsing import ParseError, read_json
 from rankwise.files.writing import explained, make_folder, write_text
 from rankwise.images.reading import MAX_PIXELS
 
 #: Names by which the folder of a split's images is found are tried out on this many images.
 _TRIED = 50
-#: How the names of files begin that list images without annotations.
-_UNSEEN = "image_info_"
+#: Where images are beside an annotation file.
+_IMAGE_FOLDERS = ("images", "data", "img", "imgs", "JPEGImages")
 
 
 class CocoSource:
@@ -35,14 +36,22 @@ class CocoSource:
     Args:
         folder: The folder.
         max_pixels: Images with more pixels are refused.
+        file: The one annotation file to read.
+        anywhere: Take any COCO file in the folder itself or in the folder of a split, such as Label Studio's
+            ``result.json``.
     """
 
     name = "COCO"
 
-    def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(
+        self, folder: Folder, max_pixels: int = MAX_PIXELS, file: Path | None = None, anywhere: bool = False
+    ) -> None:
         self.folder = folder
         self.max_pixels = max_pixels
-        self._files = _annotation_files(folder.root)
+        if file is not None:
+            self._files = {split_name(file): file}
+        else:
+            self._files = other_files(folder) if anywhere else annotation_files(folder.root)
 
     @property
     def splits(self) -> list[str]:
@@ -60,10 +69,11 @@ class CocoSource:
         content = _load(path, file)
         collector = AnnotationCollector(self.folder, "annotation", self.max_pixels)
         names = _categories(content["categories"], file, collector.faults)
+        notes = _without_group(content, names)
         classes, category_ids, labels = labels_of(names, file, collector.faults)
         images = self._images(content["images"], split, path, file, collector)
         _annotations(content["annotations"], images, labels, file, collector)
-        return Reading(collector.records(), classes, category_ids, collector.faults, collector.clipped)
+        return collector.reading(classes, category_ids, notes)
 
     def _images(
         self, entries: list[Any], split: str, path: Path, file: str, collector: AnnotationCollector
@@ -118,45 +128,38 @@ class CocoSource:
 
     def _image_folder(self, entries: list[Any], split: str, path: Path) -> Path:
         """The folder in which most of the first images are."""
-        root = self.folder.root
-        if path.name == "_annotations.coco.json":
-            candidates = [path.parent, path.parent / "images"]
-        else:
-            own = [root / split, root / "images" / split, root / split / "images"]
-            candidates = [*own, *_test_folders(root, split), root / "images", root]
-        candidates = [folder for folder in candidates if folder.is_dir()] or candidates
+        root, home = self.folder.root, path.parent
+        own = [root / split, root / "images" / split, root / split / "images"]
+        candidates = [*own, *test_folders(root, split)]
+        if home not in (root, root / "annotations"):
+            candidates = [home, *(home / name for name in _IMAGE_FOLDERS)]
+        candidates += [*(root / name for name in _IMAGE_FOLDERS), root]
+        candidates = [folder for folder in dict.fromkeys(candidates) if folder.is_dir()] or candidates
         names = [entry.get("file_name") for entry in entries[:_TRIED] if isinstance(entry, dict)]
-
-        def hits(folder: Path) -> int:
-            usable = [name for name in names if isinstance(name, str) and not self.folder.leads_out(name, folder)]
-            return sum(self.folder.find(name, folder) is not None for name in usable)
-
-        return max(candidates, key=hits)
-
-
-def _annotation_files(root: Path) -> dict[str, Path]:
-    """The annotation file of each split."""
-    files: dict[str, Path] = {}
-    for path in sorted(root.glob("annotations/*.json")):
-        files.setdefault(path.stem, path)
-    instances = {stem.removeprefix("instances_"): path for stem, path in files.items() if stem.startswith("instances_")}
-    # Beside COCO's instances_* lie its captions_* and person_keypoints_*, which are no splits; and the names of its
-    # test images, which are one for those who have these.
-    unseen = {stem.removeprefix(_UNSEEN): path for stem, path in files.items() if stem.startswith(_UNSEEN)}
-    if instances:
-        there = {split: path for split, path in unseen.items() if any(map(Path.is_dir, _test_folders(root, split)))}
-        files = instances | {split: path for split, path in there.items() if split not in instances}
-    for path in sorted(root.glob("*/_annotations.coco.json")):
-        files.setdefault(path.parent.name, path)
-    if not files and (root / "_annotations.coco.json").is_file():
-        files["train"] = root / "_annotations.coco.json"
-    return files
+        usable = [name for name in names if isinstance(name, str) and "\0" not in name]
+        hits = {folder: sum(self.folder.locate(name, folder) is not None for name in usable) for folder in candidates}
+        if not any(hits.values()):
+            for folder in candidates:
+                hits[folder] = sum(self.folder.locate_by_end(name, folder) is not None for name in usable)
+        return max(candidates, key=lambda folder: hits[folder])
 
 
-def _test_folders(root: Path, split: str) -> list[Path]:
-    """Where the images of a test split are: test-dev2017 is a part of test2017."""
-    names = dict.fromkeys((split, split.replace("-dev", "")))
-    return [folder for name in names for folder in (root / name, root / "images" / name)]
+def _without_group(content: dict[str, list[Any]], names: dict[int, str]) -> list[str]:
+    """Takes out the category that only groups the others, as Roboflow writes one, and says so."""
+    entries = [entry for entry in content["categories"] if isinstance(entry, dict)]
+    for entry in entries:
+        number, name = _whole_number(entry.get("id")), entry.get("name")
+        others = [other for other in entries if other is not entry]
+        groups = others and all(other.get("supercategory") == name for other in others)
+        top = entry.get("supercategory") in (None, "", "none")
+        if number in names and groups and top and not any(_is_of(row, number) for row in content["annotations"]):
+            del names[number]
+            return [f"the category {shown(name)!r} groups the others and has no box: it is not a class"]
+    return []
+
+
+def _is_of(row: Any, category: int) -> bool:
+    return isinstance(row, dict) and _whole_number(row.get("category_id")) == category
 
 
 def _load(path: Path, file: str) -> dict[str, list[Any]]:
@@ -169,7 +172,7 @@ def _load(path: Path, file: str) -> dict[str, list[Any]]:
         raise DataError(
             f"{file}: holds a {type(content).__name__} where COCO has an object; export it as COCO instances"
         )
-    if path.stem.startswith(_UNSEEN):
+    if path.stem.startswith(UNSEEN):
         content.setdefault("annotations", [])
     for key in ("images", "annotations", "categories"):
         if not isinstance(content.get(key), list):

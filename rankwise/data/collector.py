@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class Reading:
         category_ids: The number of each class in the dataset's files.
         faults: What is wrong.
         clipped: Boxes that stuck out of their image a little.
+        notes: What else a user should hear.
     """
 
     records: list[ImageRecord]
@@ -37,12 +39,12 @@ class Reading:
     category_ids: list[int]
     faults: list[Fault]
     clipped: int = 0
+    notes: list[str] = field(default_factory=list)
 
-    def clipped_note(self, split: str) -> list[str]:
-        """What to say of the clipped boxes; nothing if there are none."""
-        if not self.clipped:
-            return []
-        return [f"{split}: {self.clipped:,} boxes stuck out of their image by a few pixels and were clipped"]
+    def all_notes(self, split: str) -> list[str]:
+        """What to say of the split: how many boxes were clipped, if any, and its notes."""
+        clipped = f"{self.clipped:,} boxes stuck out of their image by a few pixels and were clipped"
+        return [f"{split}: {note}" for note in ([clipped] if self.clipped else []) + self.notes]
 
 
 def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[list[str], list[int], dict[int, int]]:
@@ -98,6 +100,7 @@ class AnnotationCollector:
     max_pixels: int = MAX_PIXELS
     faults: list[Fault] = field(default_factory=list)
     clipped: int = 0
+    _by_end: dict[Path, str] = field(default_factory=dict)  # images found by the end of a name, and that name
     _images: list[_Image] = field(default_factory=list)
     _boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
     _rest: list[tuple[int, int, int, bool, float]] = field(default_factory=list)  # image, number, label, crowd, area
@@ -113,30 +116,44 @@ class AnnotationCollector:
         """
         if not isinstance(name, str) or not name or "\0" in name:
             self.faults.append(Fault("bad entry", file, "has no usable file name", "name the image file", image))
+            return None
+        path = self.folder.locate(name, base)
+        if path is not None:
+            return path
+        path = self.folder.locate_by_end(name, base)
+        if path is not None and path not in self._by_end:
+            self._by_end[path] = name
+            return path
+        if path is not None:
+            other = self._by_end[path]
+            what = f"the names {other!r} and {name!r} both end as that of the file {self.folder.relative(path)}"
+            fault = ("missing image", what, "name the images from the dataset's folder on")
         elif self.folder.leads_out(name, base):
-            self.faults.append(
-                Fault(
-                    "path leads out",
-                    file,
-                    f"the file name {name!r} leads out of the folder",
-                    "put the image into the dataset's folder and name it from there",
-                    image,
-                )
-            )
+            what = f"the file name {name!r} leads out of the folder"
+            fault = ("path leads out", what, "put the image into the dataset's folder and name it from there")
         else:
-            path = self.folder.find(name, base)
-            if path is not None:
-                return path
-            self.faults.append(
-                Fault(
-                    "missing image",
-                    file,
-                    f"there is no file {name!r} in {self.folder.relative(base)}/",
-                    "put the image there or remove its entry",
-                    image,
-                )
-            )
+            what = f"there is no file {name!r} in {self.folder.relative(base)}/"
+            fault = ("missing image", what, "put the image there or remove its entry")
+        self.faults.append(Fault(fault[0], file, fault[1], fault[2], image))
         return None
+
+    def reading(self, classes: list[str], category_ids: list[int], notes: Sequence[str] = ()) -> Reading:
+        """What was gathered.
+
+        Args:
+            classes: Names of the classes.
+            category_ids: The number of each in the dataset's files.
+            notes: What a user should hear.
+        """
+        records = self.records()
+        said = list(notes)
+        if self._by_end:
+            path, name = next(iter(self._by_end.items()))
+            said.append(
+                f"{len(self._by_end):,} images were found by the end of their names, such as "
+                f"{shown(name)!r} as {shown(self.folder.relative(path))}"
+            )
+        return Reading(records, classes, category_ids, self.faults, self.clipped, said)
 
     def add_image(
         self, image_id: int, path: Path, width: int, height: int, file: str, label: str = "", name: str | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from urllib.parse import unquote
 
 from rankwise.images.reading import IMAGE_ENDINGS
 
@@ -68,6 +70,25 @@ class Folder:
         path = base / _plain(name)
         return path if path.name in self._listing(_absolute(path.parent)) else None
 
+    def locate(self, name: str, base: Path) -> Path | None:
+        """The file of this name below ``base`` or, for an absolute name, in the folder; None if it is not there."""
+        if _is_absolute(name):
+            path = self.inside(Path(name))
+            usable = path is not None and not self.leads_out(self.relative(path))
+            return self.find(path.name, path.parent) if usable and path is not None else None
+        return None if self.leads_out(name, base) else self.find(name, base)
+
+    def locate_by_end(self, name: str, base: Path) -> Path | None:
+        """The file whose path ends as this name does, the longest such end first: for names from another machine.
+
+        Exports name images by a folder of the server, by a URL, or by a folder that the archive does not have.
+        """
+        for end in path_ends(name):
+            for folder in dict.fromkeys((base, self.root)):
+                if (path := self.locate(end, folder)) is not None:
+                    return path
+        return None
+
     def images(self, base: Path) -> list[Path]:
         """All image files below a folder, in order of their names; links to folders are not followed."""
         found = []
@@ -101,6 +122,23 @@ def _plain(name: str) -> str:
     return name.replace("\\", "/")
 
 
+def _is_absolute(name: str) -> bool:
+    return PurePosixPath(_plain(name)).is_absolute() or bool(PureWindowsPath(name).drive)
+
+
+def path_ends(name: str) -> Iterator[str]:
+    """The name without its first folder, without its first two, and so on; nothing if it climbs in the middle."""
+    if "?d=" in name:  # Label Studio's files that were not uploaded
+        name = name.partition("?d=")[2]
+    if "://" in name:
+        name = name.partition("://")[2].partition("?")[0]
+    parts = [part for part in _plain(unquote(name)).split("/") if part not in ("", ".")]
+    while parts and (parts[0] == ".." or parts[0].endswith(":")):
+        parts = parts[1:]
+    if ".." not in parts and "\0" not in name:
+        yield from ("/".join(parts[start:]) for start in range(len(parts)))
+
+
 def _absolute(path: Path) -> str:
     """The path from the top on, without ``..``."""
     return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
@@ -108,3 +146,22 @@ def _absolute(path: Path) -> str:
 
 def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def folders(home: Path) -> list[Path]:
+    """The folders in a folder, sorted, without hidden ones."""
+    try:
+        with os.scandir(home) as entries:
+            return sorted(home / entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
+
+
+def is_image(path: Path) -> bool:
+    """Whether a file is an image by its name."""
+    return path.suffix.lower() in IMAGE_ENDINGS
+
+
+def has_images(folder: Path) -> bool:
+    """Whether there are images in a folder."""
+    return folder.is_dir() and any(is_image(path) for path in folder.iterdir())

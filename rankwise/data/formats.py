@@ -4,100 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from rankwise.data.coco import CocoSource
 from rankwise.data.collector import Reading
 from rankwise.data.dataset import DetectionDataset, ImageRecord, Transform
 from rankwise.data.faults import left_out, refuse
-from rankwise.data.folder import Folder
-from rankwise.data.voc import VocSource
-from rankwise.data.yolo import YoloSource, yaml_file
+from rankwise.data.finding import find_source
+from rankwise.data.splits import matching_splits, resolve_split
 from rankwise.errors import DataError
 from rankwise.images.reading import MAX_PIXELS
 
 #: Part of a folder without validation split that is kept for validation.
 HELD_OUT = 0.1
-
-_OTHER_NAMES = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation", "dev"),
-    "test": ("test", "testing"),
-}
-
-
-class Source(Protocol):
-    """A folder in one of the formats."""
-
-    name: str
-    folder: Folder
-
-    @property
-    def splits(self) -> list[str]: ...
-    def read(self, split: str) -> Reading: ...
-
-
-def find_source(folder: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
-    """Find out the format of a folder.
-
-    Args:
-        folder: The folder.
-        max_pixels: Images with more pixels are refused.
-
-    Raises:
-        DataError: When it is in none of the formats.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise DataError(f"{root}: there is no such folder; name the folder of a dataset")
-    inside = Folder(root)
-    kinds: list[type[CocoSource] | type[YoloSource] | type[VocSource]] = [CocoSource, VocSource]
-    if yaml_file(root) is not None:
-        kinds.insert(1, YoloSource)
-    for kind in kinds:
-        source = kind(inside, max_pixels)
-        if source.splits:
-            return source
-    raise DataError(
-        f"{root}: is in none of the known formats; expected annotations/instances_<split>.json or "
-        "<split>/_annotations.coco.json (COCO), data.yaml (YOLO), or XML files in Annotations/, in annotations/ or "
-        "beside the images (Pascal VOC)"
-    )
-
-
-def resolve_split(split: str, available: Sequence[str]) -> str | None:
-    """The name under which a folder has a split: ``val`` may be called valid or val2017, a lone split is ``train``."""
-    matches = matching_splits(split, available)
-    if len(matches) > 1:
-        raise DataError(f"there are several {split} splits: {', '.join(matches)}; name one of them")
-    return matches[0] if matches else None
-
-
-def matching_splits(split: str, available: Sequence[str]) -> list[str]:
-    """The names in a folder that a split may go by; an exact name is the only one."""
-    if split in available:
-        return [split]
-    names = _OTHER_NAMES.get(split, (split,))
-    matches = [name for name in available if _without_year(name) in names]
-    # A lone split is what there is to train on, unless it says that it is for something else.
-    lone = split == "train" and len(available) == 1 and _role(available[0]) is None
-    return list(available) if not matches and lone else matches
-
-
-def _role(name: str) -> str | None:
-    """What a split is for by its name; None if the name does not say."""
-    plain = _without_year(name)
-    return next((role for role, names in _OTHER_NAMES.items() if plain in names), None)
-
-
-def _without_year(name: str) -> str:
-    return re.sub(r"[-_]?\d{4}$", "", name.lower())
 
 
 def open_dataset(
@@ -116,7 +38,8 @@ def open_dataset(
     in the dataset's ``notes``. All is checked but the pixels: those show when an image is read.
 
     Args:
-        folder: The folder; its format is found out.
+        folder: The folder, or one or two folders above it, its format detected automatically; or a ``data.yaml`` or
+            COCO file.
         split: ``"train"``, ``"val"``, ``"test"`` or another name that the folder has; ``"all"`` for all images of a
             folder with one split.
         skip_bad: Leave faulty images and boxes out, and count them in ``notes``, instead of stopping at them.
@@ -146,7 +69,9 @@ def open_dataset(
     if reading.faults and not skip_bad:
         refuse(reading.faults, str(folder), name)
     notes = [left_out(reading.faults, name)] if reading.faults else []
-    notes += reading.clipped_note(name)
+    notes += reading.all_notes(name)
+    if source.folder.root != Path(folder) and Path(folder).is_dir():
+        notes.append(f"the dataset was found in {source.folder.root}")
     records = reading.records
     if held_out or (keeps and matching_splits(train, source.splits) == [name]):
         training, validation = hold_out(records)

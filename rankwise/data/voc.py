@@ -7,21 +7,23 @@ Read here and not by a library: supervision decodes every image while it reads, 
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 from rankwise.data.collector import AnnotationCollector, Reading
 from rankwise.data.faults import Fault
-from rankwise.data.folder import Folder
+from rankwise.data.folder import Folder, folders, has_images
+from rankwise.data.splits import role
 from rankwise.errors import DataError
 from rankwise.files.names import message_of, shown
 from rankwise.files.parsing import ParseError, read_bytes, read_text
 from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
 #: Where images are beside a folder of XML files.
-_IMAGE_FOLDERS = ("JPEGImages", "images", "Images")
+_IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "imgs", "img")
+#: What a folder of XML files may be called, in any case.
+_XML_FOLDERS = ("annotations", "annotation", "annots", "xmls", "xml", "labels", "label")
 #: These are tried out on this many images.
 _TRIED = 50
 _ENDINGS = sorted(IMAGE_ENDINGS | {ending.upper() for ending in IMAGE_ENDINGS})
@@ -47,11 +49,11 @@ class VocFile:
 class VocSource:
     """A folder with Pascal VOC's annotations.
 
-    Either XML files in ``Annotations/`` or ``annotations/`` and the splits in ``ImageSets/Main/``, with the images in
-    ``JPEGImages/``, ``images/`` or ``Images/``, in the folder itself or beside the XML files; or XML files beside their
-    images, in the folder itself or in one folder for each split. "Difficult" objects become regions to ignore. Classes
-    are all names that occur, in alphabetical order. Corners count from 1, as VOC's own do, unless a 0 occurs among
-    them.
+    Either XML files in ``Annotations/``, ``annots/``, ``xmls/`` or ``labels/`` and the splits in ``ImageSets/Main/``,
+    with the images in ``JPEGImages/`` or ``images/``, in the folder itself or beside the XML files; or such folders for
+    each split, ``train/Annotations`` or ``Annotations/train``; or XML files beside their images, in the folder itself
+    or in one folder for each split. "Difficult" objects become regions to ignore. Classes are all names that occur, in
+    alphabetical order. Corners count from 1, as VOC's own do, unless a 0 occurs among them.
 
     Args:
         folder: The folder.
@@ -63,8 +65,7 @@ class VocSource:
     def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
         self.folder = folder
         self.max_pixels = max_pixels
-        # Where all XML files are, None if each is beside its image.
-        self._annotations: Path | None = None
+        self._homes: dict[str, list[Path]] = {}  # where a split's images may be; none where each is beside its XML file
         self._files = self._find()
         self._voc_files: dict[Path, VocFile | Fault] = {}
 
@@ -75,26 +76,44 @@ class VocSource:
 
     def _find(self) -> dict[str, list[Path]]:
         """The XML files of each split."""
-        self._annotations = _annotation_folder(self.folder.root)
-        if self._annotations is None:
-            files = {"train": sorted(self.folder.root.glob("*.xml"))}
-            files |= {path.name: sorted(path.glob("*.xml")) for path in sorted(self.folder.root.iterdir())}
-            return {split: paths for split, paths in files.items() if paths}
+        root = self.folder.root
+        annotations = _annotation_folder(root)
+        if annotations is not None:
+            home = annotations.parent
+            lists = self._lists(annotations)
+            files = lists or {"train": xml_files(annotations)}
+            if not any(files.values()) and not lists:
+                files = {path.name: xml_files(path) for path in folders(annotations)}
+                for split in files:
+                    images = [home / name / split for name in _IMAGE_FOLDERS]
+                    self._homes[split] = [*images, home / split, annotations / split]
+            files = {split: paths for split, paths in files.items() if paths or lists}
+            self._homes = {split: [*self._homes.get(split, []), *_image_folders(annotations)] for split in files}
+            return files
+        files = {"train": xml_files(root)}
+        for path in folders(root):
+            inner = _annotations_in(path) if role(path.name) else None
+            files[path.name] = xml_files(inner or path)
+            if inner is not None:
+                self._homes[path.name] = _image_folders(inner)
+        return {split: paths for split, paths in files.items() if paths}
+
+    def _lists(self, annotations: Path) -> dict[str, list[Path]]:
+        """The XML files of each split by the lists in ``ImageSets/Main``."""
         splits = {}
-        for path in sorted(self._annotations.parent.glob("ImageSets/Main/*.txt")):
+        for path in sorted(annotations.parent.glob("ImageSets/Main/*.txt")):
             if self.folder.leads_out(self.folder.relative(path)):
                 raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
             lines = [line.split() for line in read_bytes(path).decode("utf-8", "replace").splitlines()]
             # Files such as cat_train.txt have a second column, and are no splits.
             if lines and all(len(line) <= 1 for line in lines):
-                splits[path.stem] = [self._annotations / f"{line[0]}.xml" for line in lines if line]
-        return splits or {"train": sorted(self._annotations.glob("*.xml"))}
+                splits[path.stem] = [annotations / f"{line[0]}.xml" for line in lines if line]
+        return splits
 
     def _voc_file(self, path: Path) -> VocFile | Fault:
         if path not in self._voc_files:
             file = self.folder.relative(path)
-            base = self._annotations or path.parent
-            if self.folder.leads_out(os.path.relpath(path, base), base):
+            if self.folder.leads_out(self.folder.relative(path)):
                 self._voc_files[path] = Fault(
                     "path leads out", file, "leads out of the folder", "copy the file into it"
                 )
@@ -116,7 +135,7 @@ class VocSource:
         labels = {name: label for label, name in enumerate(classes)}
         first = 0 if any(0 in thing.corners[:2] for thing in objects if thing.corners) else 1
         collector = AnnotationCollector(self.folder, "object", self.max_pixels)
-        images = self._image_folder(self._files[split])
+        images = self._image_folder(split)
         seen: set[Path] = set()
         for number, path in enumerate(self._files[split], start=1):
             file = self.folder.relative(path)
@@ -139,16 +158,12 @@ class VocSource:
             image = collector.add_image(number, found, voc_file.width, voc_file.height, file)
             if image is not None:
                 _add_objects(voc_file, image, first, labels, file, collector)
-        return Reading(
-            collector.records(), classes, list(range(1, len(classes) + 1)), collector.faults, collector.clipped
-        )
+        return collector.reading(classes, list(range(1, len(classes) + 1)))
 
-    def _image_folder(self, paths: list[Path]) -> Path | None:
+    def _image_folder(self, split: str) -> Path | None:
         """The folder in which most of the first images are, None if each is beside its XML file."""
-        if self._annotations is None:
-            return None
-        home = self._annotations.parent
-        candidates = [folder for name in _IMAGE_FOLDERS if (folder := home / name).is_dir()]
+        candidates = [folder for folder in self._homes.get(split, ()) if folder.is_dir()]
+        paths = self._files[split]
         voc_files = [
             (voc_file, path) for path in paths[:_TRIED] if isinstance(voc_file := self._voc_file(path), VocFile)
         ]
@@ -156,7 +171,7 @@ class VocSource:
         def hits(folder: Path) -> int:
             return sum(self._image(voc_file, path, folder) is not None for voc_file, path in voc_files)
 
-        return max([*candidates, home, self._annotations], key=hits)
+        return max(candidates, key=hits, default=None)
 
     def _image(self, voc_file: VocFile, path: Path, base: Path) -> Path | None:
         """The image of an XML file, None if there is none in ``base``."""
@@ -200,10 +215,27 @@ def _annotation_folder(root: Path) -> Path | None:
 
 
 def _annotations_in(home: Path) -> Path | None:
-    """``Annotations``, or else ``annotations`` if XML files are in there, where other formats have their own files."""
+    """``Annotations``, or else a folder of a similar name if XML files are in there: other formats use these too."""
     if (home / "Annotations").is_dir():
         return home / "Annotations"
-    return home / "annotations" if any((home / "annotations").glob("*.xml")) else None
+    similar = [path for path in folders(home) if path.name.lower() in _XML_FOLDERS]
+    for path in [*similar, *(path / "xmls" for path in similar)]:
+        if xml_files(path) or any(xml_files(inner) for inner in folders(path)):
+            return path
+    lone = [path for path in folders(home) if not role(path.name) and xml_files(path) and not has_images(path)]
+    return lone[0] if len(lone) == 1 else None
+
+
+def _image_folders(annotations: Path) -> list[Path]:
+    """Where the images of a folder of XML files may be, the usual places first."""
+    home = annotations.parent
+    usual = [home / name for name in _IMAGE_FOLDERS]
+    return list(dict.fromkeys([*usual, home, annotations, *folders(home)]))
+
+
+def xml_files(folder: Path) -> list[Path]:
+    """The XML files in a folder, sorted."""
+    return sorted(folder.glob("*.xml"))
 
 
 def _parse(path: Path, file: str) -> VocFile | Fault:
@@ -222,6 +254,10 @@ def _parse(path: Path, file: str) -> VocFile | Fault:
     except ElementTree.ParseError as error:
         line, column = error.position
         return Fault("unreadable file", file, f"is no valid XML in line {line}, column {column}", "export it anew")
+    if root.tag == "annotations":
+        return Fault(
+            "unreadable file", file, "is CVAT's own XML", "export the task as COCO 1.0, Pascal VOC or Ultralytics YOLO"
+        )
     if root.tag != "annotation":
         return Fault("unreadable file", file, f"has <{root.tag}> where VOC has <annotation>", "export it as Pascal VOC")
     objects = []

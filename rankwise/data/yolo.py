@@ -6,12 +6,13 @@ Read here and not by a library: supervision decodes every image while it reads a
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.faults import Fault
-from rankwise.data.folder import Folder
+from rankwise.data.folder import Folder, path_ends
+from rankwise.data.yolo_files import found_content, split_folders, yaml_file
 from rankwise.errors import DataError
 from rankwise.files.names import message_of, shortened, shown
 from rankwise.files.parsing import ParseError, read_bytes, read_text, read_yaml
@@ -28,24 +29,34 @@ class YoloSource:
 
     ``data.yaml`` names the classes and the splits: a folder of images, a list of folders, or a text file with one image
     a line. The boxes of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, or beside the image where no folder is called
-    ``images``; an image without such a file shows no object. Polygons count as the boxes around them.
+    ``images``; an image without such a file shows no object. Polygons count as the boxes around them. Without
+    ``data.yaml`` the classes are those of ``obj.names`` or ``classes.txt``, and the splits folders of images.
 
     Args:
         folder: The folder.
         max_pixels: Images with more pixels are refused.
+        file: Another file than ``data.yaml``.
+
+    Raises:
+        DataError: When that file cannot be used.
     """
 
     name = "YOLO"
 
-    def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS, file: Path | None = None) -> None:
         self.folder = folder
         self.max_pixels = max_pixels
-        path = yaml_file(folder.root)
-        assert path is not None, "only called for folders with a data.yaml"
-        self.file = folder.relative(path)
-        self._refuse_link(path)
-        self._content = _load(path, self.file)
-        self._names = _names(self._content, self.file)
+        path = file or yaml_file(folder.root)
+        if path is None:
+            self.file, self._content = found_content(folder)
+        else:
+            self.file = folder.relative(path)
+            self._refuse_link(path)
+            self._content = _load(path, self.file)
+            if not any(self._content.get(split) not in _EMPTY for split in _SPLITS):
+                self._content |= split_folders(folder.root)
+        self._names = _names(self._content, self.file) if self.splits else {}
+        self._notes = self._without_test()
 
     @property
     def splits(self) -> list[str]:
@@ -76,7 +87,20 @@ class YoloSource:
             else:
                 self._read_labels(boxes, image, labels, collector)
         self._labels_without_image(used, collector)
-        return Reading(collector.records(), classes, category_ids, collector.faults, collector.clipped)
+        return collector.reading(classes, category_ids, self._notes if split == self.splits[0] else ())
+
+    def _without_test(self) -> list[str]:
+        """Leaves out a test split whose images are not there: exports name one that they do not have."""
+        test = self._content.get("test")
+        if test in _EMPTY or len(self.splits) == 1:
+            return []
+        try:
+            for entry in test if isinstance(test, list) else [test]:
+                self._location("test", entry)
+        except DataError:
+            del self._content["test"]
+            return [f"{self.file} names a test split, {shortened(test)}, which is not there"]
+        return []
 
     def _image_paths(self, split: str, collector: AnnotationCollector) -> list[Path]:
         value = self._content[split]
@@ -88,9 +112,11 @@ class YoloSource:
             else:
                 file = self.folder.relative(location)
                 self._refuse_link(location)
+                bases = [location.parent, self.folder.root, *self._above()]
                 for line in _text(location, file).splitlines():
                     if line.strip():
-                        path = collector.find_image(line.strip(), location.parent, file)
+                        base = next((base for base in bases if self.folder.locate(line.strip(), base)), location.parent)
+                        path = collector.find_image(line.strip(), base, file)
                         found += [path] if path else []
         return found
 
@@ -119,16 +145,21 @@ class YoloSource:
             raise DataError(
                 f"{self.file}: {split} is {shortened(entry)}; name a folder of images, from this file's folder on"
             )
-        above = self._content.get("path")
-        above = "" if above in _EMPTY else above
         root = self.folder.root
-        tried = [root / str(above) / entry, root / entry]
-        # Exports often say ../train/images and mean train/images.
-        tried.append(root / "/".join(part for part in PurePosixPath(entry).parts if part not in ("..", "/")))
+        tried = [*(above / entry for above in self._above()), root / entry]
+        # Exports say ../train/images, data/train.txt or an absolute path, and mean what is in the archive. A lone
+        # "images" may be another split's.
+        ends = list(path_ends(entry))
+        tried += [root / end for end in ends if "/" in end or end == ends[0] or end.endswith(".txt")]
         inside = [self.folder.inside(path) for path in tried]
         for path in inside:
             if path is not None and path.exists():
                 return path
+        if not self._above():
+            raise DataError(
+                f"{self.file}: path is {shortened(self._content['path'])}, which leads out of the folder, and {split}, "
+                f"{shortened(entry)}, is not in {root}; put this file into the folder of the dataset, or name that one"
+            )
         if inside[0] is None:
             raise DataError(
                 f"{self.file}: {split} is {shortened(entry)}, which leads out of the folder; put the images into "
@@ -137,6 +168,12 @@ class YoloSource:
         raise DataError(
             f"{self.file}: {split} is {shortened(entry)}, which does not exist; name the folder of its images"
         )
+
+    def _above(self) -> list[Path]:
+        """The folder that ``path`` in ``data.yaml`` gives, where it is in the dataset."""
+        above = self._content.get("path")
+        path = self.folder.inside(self.folder.root / str("" if above in _EMPTY else above))
+        return [] if path is None else [path]
 
     def _read_labels(self, path: Path, image: int, labels: dict[int, int], collector: AnnotationCollector) -> None:
         file = self.folder.relative(path)
@@ -194,23 +231,6 @@ class YoloSource:
                             "put it into the folder of images or remove this file",
                         )
                     )
-
-
-def yaml_file(root: Path) -> Path | None:
-    """A folder's ``data.yaml``, or its one YAML file that names splits and classes."""
-    for name in ("data.yaml", "data.yml", "dataset.yaml"):
-        if (root / name).is_file():
-            return root / name
-    others = [path for path in sorted(root.glob("*.y*ml")) if _looks_like_yolo(path)]
-    return others[0] if len(others) == 1 else None
-
-
-def _looks_like_yolo(path: Path) -> bool:
-    try:
-        content = read_yaml(path, as_text=True)
-    except (ParseError, OSError):
-        return False
-    return isinstance(content, dict) and "names" in content and "train" in content
 
 
 def _load(path: Path, file: str) -> dict[str, Any]:

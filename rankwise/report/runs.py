@@ -118,7 +118,7 @@ def _evaluated(run: Path, data: str | None, device: str, split: str | None) -> P
     """The folder with a run's results on some images, which are measured first if there are none."""
     set_damaged_aside(run)
     section = read_section(run, "data")
-    moved = data is not None and not Path(str(section.get("path"))).is_dir()
+    moved = data is not None and not Path(str(section.get("path"))).exists()
     own = section.get("path") if moved or data is None else data
     folder = run / results_subfolder(section, own, split)
     if all((folder / name).is_file() for name in ("detections.json", "eval.json")):

@@ -542,7 +542,7 @@ def test_a_folder_that_is_not_there_is_a_fault_without_a_hint_at_the_built_in_da
 
 def test_a_folder_in_no_format_is_a_fault(tmp_path):
     [fault] = check(tmp_path).faults
-    assert "is in none of the known formats; expected annotations/" in str(fault)
+    assert "is in none of the known formats; found no files; there are no images; expected annotations/" in str(fault)
     assert "1 fault: unreadable file 1" in printed(check(tmp_path))
 
 

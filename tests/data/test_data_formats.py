@@ -441,7 +441,7 @@ def test_folders_that_are_no_dataset_are_told_what_is_expected(tmp_path):
         open_dataset(tmp_path / "nowhere")
     with pytest.raises(DataError, match="there is no such folder; name the folder of a dataset, or 'shapes' for the"):
         open_split(DataSettings(path=str(tmp_path / "nowhere")), "train")
-    with pytest.raises(DataError, match=r"none of the known formats; expected annotations/instances_<split>\.json"):
+    with pytest.raises(DataError, match=r"known formats; found no files; .*; expected annotations/instances_<sp"):
         open_dataset(tmp_path)
 
 
