@@ -19,7 +19,7 @@ run: install  ## Train the default recipe on the built-in dataset, evaluate it a
 
 # Files of tests side by side, one thread each: that is quicker than one after the other on several threads.
 test: install lint
-	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # rfdetr's training extra pins another hotcoco than ours: an environment of its own, on top of the usual one.
 test-rfdetr: install  ## Test the integration of rfdetr with the package itself.

@@ -42,14 +42,13 @@ def announcement(
     sizes = recipe.model.input
     return [
         f"device    {device}{name}{threads}, precision {recipe.train.precision}",
-        f"images    {len(train):,} to train on with {_boxes(train):,} boxes, {len(val):,} to validate on with "
-        f"{_boxes(val):,}",
+        f"images    {len(train):,} to train on{_boxes(train)}, {len(val):,} to validate on{_boxes(val)}",
         f"classes   {count}: {names}",
         f"detector  {recipe.model.backbone.name} at {sizes.short_side} × {sizes.max_side} pixels at most, "
         f"{type(recipe.loss).__name__}, {type(recipe.assign).__name__}",
         f"weights   {weights}",
         f"run       {folder}/",
-        *warnings(train, sizes),
+        *(warnings(train, sizes) if isinstance(train.records, list) else []),
     ]
 
 
@@ -80,5 +79,8 @@ def warnings(train: DetectionDataset, sizes: InputSettings) -> list[str]:
     return lines
 
 
-def _boxes(dataset: DetectionDataset) -> int:
-    return sum(int((~record.iscrowd).sum()) for record in dataset.records)
+def _boxes(dataset: DetectionDataset) -> str:
+    """How many boxes there are, unless images would have to be drawn to count them."""
+    if not isinstance(dataset.records, list):
+        return ""
+    return f" with {sum(int((~record.iscrowd).sum()) for record in dataset.records):,} boxes"

@@ -24,6 +24,7 @@ def run(script: str, **environment: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_gpu_assigns_what_a_cpu_assigns_and_never_makes_the_host_wait() -> None:
     pytest.importorskip("triton")
     assert run("gpu_assigners.py", TRITON_INTERPRET="1") == "equal\n"

@@ -52,6 +52,7 @@ def losses_of(*words: str, processes: int = 1) -> list[float]:
 
 
 @pytest.mark.parametrize("by", ["ddp", "fabric", "accelerate"])
+@pytest.mark.slow
 def test_two_processes_rank_as_one(by: str) -> None:
     precise, rough = losses_of(), losses_of("--bf16")
     assert len(precise) == 5

@@ -109,6 +109,7 @@ def test_the_version_is_one_everywhere() -> None:
     assert "version" in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dynamic"]
 
 
+@pytest.mark.slow
 def test_the_installed_wheel_trains_and_reports(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "rankwise", "--version", cwd=tmp_path) == f"rankwise {rankwise.__version__}\n"
     where = run(installed / "python", "-c", "import rankwise; print(rankwise.__file__)", cwd=tmp_path).strip()

@@ -55,6 +55,7 @@ def huge(method: str) -> None:
         assert_exact(LOSSES[name], method, logits, labels, quality)
 
 
+@pytest.mark.slow
 def test_any_finite_float32_is_summed_right_and_in_bounds(tmp_path):
     """In a process of its own that compiles anew: numba checks bounds only in code that it compiled to do so."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_engines; test_engines.huge('numba')"

@@ -24,6 +24,7 @@ LIMITS = {"APE": 12, "PE": 12, "sigmoid": 12, "interpolated sigmoid": 16, "narro
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.slow
 def test_the_numbers_are_right_in_the_interpreter():
     """The interpreter must be chosen before triton is imported, so the tests run in a process of their own."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "test_triton_interpreted.py")]

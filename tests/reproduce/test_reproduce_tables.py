@@ -150,6 +150,7 @@ def test_a_trained_detector_gives_its_backbone(tmp_path):
     assert all((tensor == saved[f"backbone.net.{name}"]).all() for name, tensor in loaded.net.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, capsys):
     data = write_coco_folder(tmp_path / "data", train=4, val=2)
     (tmp_path / "tiny.yaml").write_text(TINY)

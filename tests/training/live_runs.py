@@ -37,7 +37,7 @@ STILL = ["--model.backbone.frozen_norm=true", "--model.neck.norm=gn", "--model.h
 
 #: What a run imports sooner or later; hotcoco and scipy by its evaluation.
 _IMPORTS = ["rankwise.training.loop", "rankwise.cli", "tensorboard", "torch.utils.tensorboard.writer", "pytest"]
-_IMPORTS += ["rankwise.config.trust", "scipy.stats", "hotcoco", "numba"]
+_IMPORTS += ["rankwise.config.trust", "scipy.stats", "hotcoco", "numba", "tests.training.warm_kernels"]
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_IMPORTS)
