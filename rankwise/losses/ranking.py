@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import fields
 from typing import get_args
 
@@ -22,6 +23,7 @@ class RankingLoss(Loss):
         check: Whether bad values raise an error at once; None does so on a CPU only.
     """
 
+    @abstractmethod
     def __init__(self, spec: RankingSpec, method: Method, check: bool | None) -> None:
         super().__init__()
         check_choice("scope", spec.scope, get_args(Scope))
