@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import rankwise
+from rankwise.cli_data import data_check, data_shapes
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
 from rankwise.errors import MeetingError, UserError, user_errors
@@ -21,7 +22,7 @@ USAGE = """rankwise: object detectors trained by ranking
   rankwise train [RECIPE] [--data DIR] [--loss APELoss --loss.lam 8 …]   train, evaluate and draw
   rankwise train --resume RUN                                            go on with a run that was stopped
   rankwise eval RUN [--data DIR]                                         measure a trained run as COCO does
-  rankwise predict RUN IMAGES…                                           detect objects in files, folders, globs
+  rankwise predict RUN IMAGES…                                           detect objects in files, folders, videos
   rankwise predict MODEL.onnx IMAGES…                                    the same by an exported run, without torch
   rankwise calibrate DETECTIONS.json --truth ANNOTATIONS.json            probabilities from the scores of any detector
   rankwise export RUN [--nms inside]                                     write an ONNX file, checked against the run
@@ -185,10 +186,18 @@ def evaluate(words: list[str]) -> None:
 
 def predict(words: list[str]) -> None:
     """Detects objects in images."""
-    parser = _parser("predict", "Detect objects in images: annotated pictures and one JSON file.")
+    parser = _parser("predict", "Detect objects in images and videos: annotated pictures and files of what was found.")
     parser.add_argument("run", type=str, help="Folder of the run, or a .safetensors or .onnx file of it.")
-    parser.add_argument("images", type=str, nargs="+", help="Image files, folders and globs.")
+    parser.add_argument("images", type=str, nargs="+", help="Image and video files, folders, globs, webcam.")
     parser.add_argument("--out", type=str, default="predictions", help="Folder for pictures and predictions.json.")
+    parser.add_argument("--no_pictures", type=bool, default=False, help="Draw nothing, which is several times as fast.")
+    parser.add_argument(
+        "--format",
+        type=Literal["json", "coco", "yolo"],
+        default="json",
+        help="Beside predictions.json: coco writes annotations.json, yolo writes labels/ and classes.txt.",
+    )
+    parser.add_argument("--crop", type=bool, default=False, help="Write each object as a picture, in crops/CLASS/.")
     parser.add_argument(
         "--threshold", type=float, help="Draw scores from here on (default: the run's best F1, per class)."
     )
@@ -221,6 +230,9 @@ def predict(words: list[str]) -> None:
         config.precision,
         config.calibrated,
         config.agnostic_nms,
+        not config.no_pictures,
+        config.format,
+        config.crop,
     )
 
 
@@ -275,40 +287,6 @@ def report(words: list[str]) -> None:
     parser.add_argument("--device", type=str, default="auto", help="Where to evaluate a run that has no results yet.")
     config = _parse(parser, words)
     print(write_report(config.runs, config.out, config.images, config.data, config.device, config.split))
-
-
-def data_check(words: list[str]) -> None:
-    """Prints what a dataset holds and every fault."""
-    from rankwise.data import check, print_report
-
-    parser = _parser("data check", "What is in a dataset, and every fault of it. Exit code 1 if there are faults.")
-    parser.add_argument("folder", type=str, help="Folder of the dataset (COCO, Pascal VOC, YOLO), or its data.yaml.")
-    config = _parse(parser, words)
-    report = check(Path(config.folder))
-    print_report(report)
-    if report.faults:
-        sys.exit(1)
-
-
-def data_shapes(words: list[str]) -> None:
-    """Writes the built-in dataset as files."""
-    from rankwise.config.settings import ShapesSettings
-    from rankwise.data import ShapesDataset, write_coco
-
-    parser = _parser("data shapes", "Write the built-in dataset as a COCO folder.")
-    parser.add_argument("folder", type=str, help="Where to; must be new or empty.")
-    parser.add_argument("--shapes", type=ShapesSettings, default=ShapesSettings())
-    parser.add_argument("--images", type=int, help="Training images: short for --shapes.train_images.")
-    config = _parse(parser, words)
-    if config.images is not None:
-        config.shapes.train_images = config.images
-    folder, shapes = Path(config.folder), parser.instantiate(config).shapes
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder}: exists and is not empty; choose a new folder")
-    for split, images in (("train", shapes.train_images), ("val", shapes.val_images)):
-        write_coco(ShapesDataset(split, size=shapes.size, images=images, seed=shapes.seed), folder, split)
-    print(f"wrote {shapes.train_images} training and {shapes.val_images} validation images to {folder}")
-    print(f"train on them with: rankwise train shapes --data {folder}")
 
 
 def reproduce(words: list[str]) -> None:

@@ -1,50 +1,29 @@
-"""Detections in a user's own images: annotated pictures and one JSON file."""
+"""Detections in a user's own images and videos: annotated pictures, and files of what was found."""
 
 from __future__ import annotations
 
-import glob
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from time import monotonic
+from typing import Any
 
-import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rankwise.errors import DataError
-from rankwise.evaluation.drawing import AGNOSTIC_IOU, agnostic_nms, draw_detections
+from rankwise.evaluation.predictions import AgnosticNms, Format, Item, Writer
 from rankwise.files.names import shown
-from rankwise.files.writing import make_folder, write_text, write_whole
-from rankwise.images.reading import IMAGE_ENDINGS, read_image
+from rankwise.images.reading import read_image
+from rankwise.images.sources import Camera, count_frames, find_images, find_inputs, frames, is_video
 from rankwise.models.confidence import HOW_TO_CALIBRATE, Confidence
 
-#: Boxes of different classes at nearly the same place: the best one alone in pictures, in all results, or all of them.
-AgnosticNms = Literal["pictures", "always", "never"]
+__all__ = ["AgnosticNms", "Format", "find_images", "predict_files", "predict_images", "say_highest", "say_units"]
 
-
-def find_images(words: Sequence[str]) -> list[Path]:
-    """The image files that files, folders and globs stand for, each once, in order.
-
-    Args:
-        words: Paths of images, of folders (searched to the bottom) and patterns such as ``photos/*.jpg``.
-    """
-    found: dict[Path, None] = {}
-    for word in words:
-        path = Path(word)
-        if path.is_dir():
-            inside = sorted(item for item in path.rglob("*") if item.suffix.lower() in IMAGE_ENDINGS and item.is_file())
-            if not inside:
-                raise DataError(f"{word}: no images in this folder (looked for {', '.join(sorted(IMAGE_ENDINGS))})")
-            found.update(dict.fromkeys(inside))
-        elif path.is_file():
-            found[path] = None
-        else:
-            names = glob.glob(word, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
-            matched = [Path(name) for name in sorted(names) if Path(name).is_file()]
-            if not matched:
-                raise DataError(f"{word}: there is no such file or folder, and no file matches it as a pattern")
-            found.update(dict.fromkeys(matched))
-    return list(found)
+#: With more images than this a terminal shows the bar alone.
+_MOST_LINES = 50
+#: Images that are looked at again for their highest score where nothing was found.
+_LOOKED_AT = 20
 
 
 def predict_images(
@@ -57,35 +36,42 @@ def predict_images(
     precision: float | None = None,
     calibrated: bool = True,
     agnostic_nms: AgnosticNms = "pictures",
+    pictures: bool = True,
+    format: Format = "json",
+    crop: bool = False,
 ) -> list[dict[str, Any]]:
-    """Detects objects in images, draws them, and writes ``predictions.json``; returns what it wrote.
+    """Detects objects in images and videos, draws them, and writes ``predictions.json``; returns what it wrote.
 
     Args:
         run: Folder of a run, or its file of weights.
-        words: Image files, folders and globs.
-        out: Folder for the pictures and the JSON file.
+        words: Image and video files, folders, globs, and ``webcam``.
+        out: Folder for what is written.
         threshold: Least score; the run's own, the best F1 of each class, if not given.
         batch_size: Images per batch; those of a batch are padded to one size.
         device: Where to compute.
         precision: Instead of a threshold, the part of the boxes that shall be right.
         calibrated: False gives raw scores.
         agnostic_nms: Where a box hides those of other classes at nearly the same place.
+        pictures: Whether pictures are drawn.
+        format: Another file beside ``predictions.json``: ``coco`` or ``yolo``.
+        crop: Whether each object is written as a picture of its own.
     """
     from rankwise.evaluation.inference import pick_device
     from rankwise.models import Detector
 
-    files = find_images(words)
+    sources = find_inputs(words)
     detector = Detector.load(run, device=pick_device(device))
     say_units(detector.confidence, precision, calibrated)
-    return predict_files(
-        files,
-        out,
-        read_image,
-        lambda images: detector.predict(images, threshold, len(images), precision=precision, calibrated=calibrated),
-        detector.classes,
-        batch_size,
-        agnostic_nms,
+
+    def detect(images: list[Any], least: float | None = threshold) -> list[Any]:
+        at = precision if least is threshold else None
+        return detector.predict(images, least, len(images), precision=at, calibrated=calibrated)
+
+    entries = predict_files(
+        sources, out, read_image, detect, detector.classes, batch_size, agnostic_nms, pictures, format, crop
     )
+    say_highest(entries, sources, read_image, lambda image: detect([image], 0.0)[0]["scores"].tolist())
+    return entries
 
 
 def say_units(confidence: Confidence, precision: float | None, calibrated: bool) -> None:
@@ -106,92 +92,142 @@ def say_units(confidence: Confidence, precision: float | None, calibrated: bool)
             "the validation images (95 % interval)"
         )
     for line in said:
-        Console(highlight=False).print(line, soft_wrap=True, markup=False)
+        _say(line)
+
+
+def say_highest(
+    entries: Sequence[dict[str, Any]],
+    sources: Sequence[Path | Camera],
+    read: Callable[[Path], Any],
+    scores_of: Callable[[Any], list[float]],
+) -> None:
+    """Says what the highest score was, if nothing at all was found.
+
+    Args:
+        entries: What was found.
+        sources: In what.
+        read: Turns a file into an image.
+        scores_of: The scores of an image without a threshold, best first.
+    """
+    files = [source for source in sources if isinstance(source, Path) and not is_video(source)][:_LOOKED_AT]
+    if not entries or any(entry["objects"] for entry in entries) or not files:
+        return
+    best, name = 0.0, ""
+    for file in files:
+        try:
+            scores = scores_of(read(file))
+        except DataError:
+            continue
+        if scores and scores[0] > best:
+            best, name = scores[0], str(file)
+    some = "" if len(files) == len(entries) else f" of the first {len(files)} images"
+    found = f"the highest score{some} is {best:.3g}, in {name}" if name else "no score is above 0"
+    _say(f"nothing was found: {found}; --threshold gives a lower limit")
 
 
 def predict_files(
-    files: Sequence[Path],
+    sources: Sequence[Path | Camera],
     out: Path,
     read: Callable[[Path], Any],
     detect: Callable[[list[Any]], list[Any]],
     classes: Sequence[str],
     batch_size: int = 1,
     agnostic: AgnosticNms = "pictures",
+    pictures: bool = True,
+    format: Format = "json",
+    crop: bool = False,
 ) -> list[dict[str, Any]]:
     """Detects objects in files by whatever detector, draws them, and writes ``predictions.json``; needs no torch.
 
-    No picture is written over one of the images.
+    No picture is written over one of the images. A camera is read until Ctrl-C.
 
     Args:
-        files: The images.
-        out: Folder for the pictures and the JSON file.
+        sources: The images and videos.
+        out: Folder for what is written.
         read: Turns a file into an image that ``detect`` takes.
         detect: The detections of each of some images: boxes, scores and labels, as tensors or as arrays.
         classes: Names of the labels.
         batch_size: How many images are read and handed to ``detect`` at a time.
         agnostic: Where a box hides those of other classes at nearly the same place.
+        pictures: Whether pictures are drawn.
+        format: Another file beside ``predictions.json``: ``coco`` or ``yolo``.
+        crop: Whether each object is written as a picture of its own.
 
     Raises:
         DataError: If ``batch_size`` is below 1; and images that cannot be read, once all others are done.
     """
     if batch_size < 1:
         raise DataError(f"batch_size is {batch_size}: it must be at least 1")
-    console = Console(highlight=False)
-    make_folder(out)
-    entries: list[dict[str, Any]] = []
+    total = _total(sources)
+    writer = Writer(sources, out, classes, agnostic, pictures, format, crop)
     faults: list[str] = []
-    pictures = _picture_names(files, out)
-    for start in range(0, len(files), batch_size):
-        images, readable = [], []
-        for file in files[start : start + batch_size]:
-            try:
-                images.append(read(file))
-                readable.append(file)
-            except DataError as error:
-                faults.append(str(error))
-        if not images:
-            continue
-        for file, image, detections in zip(readable, images, detect(images), strict=True):
-            picture = out / pictures[file]
-            if agnostic == "always":
-                rows = agnostic_nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
-                detections = {name: values[rows] for name, values in detections.items()}
-            iou = None if agnostic == "never" else AGNOSTIC_IOU
-            drawn = draw_detections(image, detections, classes, agnostic_iou=iou)
-            write_whole(picture, lambda part, drawn=drawn: drawn.save(part, "PNG"))  # type: ignore[misc]
-            columns = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
-            objects = [
-                {"box": [round(side, 2) for side in box], "score": float(f"{score:.7g}"), "class": classes[label]}
-                for box, score, label in zip(*columns, strict=True)
-            ]
-            entries.append({"image": str(file), "picture": picture.name, "objects": objects})
-            where = "" if picture.stem == file.stem else f", drawn in {picture}"
-            console.print(shown(f"{file}: {len(objects)} objects{where}"), soft_wrap=True, markup=False)
-    write_text(out / "predictions.json", json.dumps(entries, indent=1) + "\n")
-    console.print(shown(f"{len(entries)} pictures and predictions.json in {out}/"), soft_wrap=True, markup=False)
+    console = Console(highlight=False)
+    started = monotonic()
+    with _progress(console) as progress:
+        bar = progress.add_task("", total=total, rate="")
+        lines = not progress.disable and len(sources) > _MOST_LINES
+        try:
+            for items in _batches(sources, read, batch_size, faults):
+                for item, detections in zip(items, detect([item.image for item in items]), strict=True):
+                    line = writer.add(item, detections)
+                    if item.frame is None and not lines:
+                        console.print(shown(line), soft_wrap=True, markup=False)
+                    done = len(writer.entries)
+                    progress.update(bar, completed=done, rate=f"{done / (monotonic() - started):.1f} images/s")
+        except KeyboardInterrupt:
+            if not any(isinstance(source, Camera) for source in sources):
+                raise
+    for line in writer.close(monotonic() - started):
+        console.print(shown(line), soft_wrap=True, markup=False)
     if faults:
-        raise DataError(f"{len(faults)} of {len(files)} images could not be read:\n" + "\n".join(faults))
-    return entries
+        raise DataError(f"{len(faults)} of {len(sources)} inputs could not be read:\n" + "\n".join(faults))
+    return writer.entries
 
 
-def _picture_names(files: Sequence[Path], out: Path) -> dict[Path, str]:
-    """A file name for each picture: the image's own, numbered where two share one or an image is there already."""
-    names: dict[Path, str] = {}
-    images = {_identity(file) for file in files} - {None}
-    taken: set[str] = set()
-    for file in files:
-        name, number = f"{file.stem}.png", 2
-        while name in taken or _identity(out / name) in images:
-            name, number = f"{file.stem}-{number}.png", number + 1
-        taken.add(name)
-        names[file] = name
-    return names
+@dataclass(frozen=True)
+class _Fault:
+    message: str
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to, by links and capitals of whatever kind; None if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+def _items(sources: Sequence[Path | Camera], read: Callable[[Path], Any]) -> Iterator[Item | _Fault]:
+    for source in sources:
+        try:
+            if isinstance(source, Camera) or is_video(source):
+                for frame in frames(source):
+                    yield Item(source, frame.pixels, frame)
+            else:
+                yield Item(source, read(source))
+        except DataError as error:
+            yield _Fault(str(error))
+
+
+def _batches(
+    sources: Sequence[Path | Camera], read: Callable[[Path], Any], size: int, faults: list[str]
+) -> Iterator[list[Item]]:
+    """As many items at a time as fit a batch; a camera's are not held back."""
+    batch: list[Item] = []
+    for item in _items(sources, read):
+        if isinstance(item, _Fault):
+            faults.append(item.message)
+            continue
+        batch.append(item)
+        if len(batch) == size or isinstance(item.source, Camera):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _total(sources: Sequence[Path | Camera]) -> int | None:
+    """How many images and frames there are; None if that is not known."""
+    counts = [count_frames(source) if is_video(source) else 1 for source in sources]
+    return None if None in counts else sum(count or 0 for count in counts)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[rate]}"))
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _say(line: str) -> None:
+    Console(highlight=False).print(shown(line), soft_wrap=True, markup=False)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from PIL import Image
@@ -15,7 +14,9 @@ from rankwise.errors import ModelError
 from rankwise.export.manifest import Manifest
 from rankwise.export.nms import find_detections
 from rankwise.files.names import shown
+from rankwise.images.arrays import as_pixels
 from rankwise.images.settings import InputSettings, padded_size
+from rankwise.images.sources import find_images, is_folder
 
 INSTALL = "it needs more packages, install them with: pip install onnx onnxscript onnxruntime"
 
@@ -62,23 +63,41 @@ class OnnxDetector:
                 "Export the run again"
             )
 
+    @overload
     def predict(
         self,
-        images: Sequence[np.ndarray],
+        images: list[Any],
         threshold: float | None = None,
         *,
         precision: float | None = None,
         calibrated: bool = True,
-    ) -> list[dict[str, np.ndarray]]:
+    ) -> list[dict[str, np.ndarray]]: ...
+
+    @overload
+    def predict(
+        self, images: Any, threshold: float | None = None, *, precision: float | None = None, calibrated: bool = True
+    ) -> Any: ...
+
+    def predict(
+        self, images: Any, threshold: float | None = None, *, precision: float | None = None, calibrated: bool = True
+    ) -> Any:
         """Finds objects: for each image boxes [N, 4] xyxy in its pixels, scores [N] and labels [N], best first.
 
         Args:
-            images: RGB, uint8 [H, W, 3] each; sizes may differ.
+            images: The path of an image file, a PIL image, an array [H, W, 3] of bytes or a tensor [3, H, W] of bytes
+                or of floats from 0 to 1; a list of such, which is answered by a list; or a folder or a pattern such as
+                ``photos/*.jpg``, answered by a dictionary with the path of each image.
             threshold: Leave out detections with a lower score. If not given, each class has the threshold that
                 evaluation found best for it.
             precision: Instead of a threshold, the part of the boxes that shall be right, such as 0.9.
             calibrated: False gives raw scores.
         """
+        if is_folder(images):
+            files = find_images([str(images)])
+            every = self.predict(files, threshold, precision=precision, calibrated=calibrated)
+            return dict(zip(map(str, files), every, strict=True))
+        several = isinstance(images, list | tuple) or (isinstance(images, np.ndarray) and images.ndim == 4)
+        items = list(images) if several else [images]
         manifest = self.manifest
         lowest, score_map = manifest.postprocess.score_threshold, manifest.confidence.calibration
         select = manifest.confidence.select(self.classes, lowest, threshold, precision, calibrated)
@@ -91,7 +110,8 @@ class OnnxDetector:
             )
         settings = replace(manifest.postprocess, score_threshold=select.least_raw(lowest))
         results = []
-        for image in images:
+        for item in items:
+            image = as_pixels(item)
             batch, size = prepare(image, manifest.input)
             original = (image.shape[0], image.shape[1])
             if manifest.nms == "inside":
@@ -101,7 +121,7 @@ class OnnxDetector:
                 scores, boxes, levels = self._session.run([name, "boxes", "levels"], {"images": batch})
                 found = find_detections(scores[0], boxes[0], levels, size, original, settings)
             results.append(select(found))
-        return results
+        return results if several else results[0]
 
     def _suppressed(self, batch: np.ndarray, size: tuple[int, int], original: tuple[int, int]) -> dict[str, np.ndarray]:
         raw = "detection_scores" if self.manifest.confidence.calibration is None else "raw_detection_scores"

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize
 
 from rankwise.errors import ModelError
-from rankwise.images.reading import read_image, rgb
+from rankwise.images.arrays import as_pixels, check_channels, check_range
+from rankwise.images.reading import read_image
 from rankwise.images.settings import InputSettings, padded_size
 
 
@@ -82,30 +82,11 @@ def as_image(image: Any) -> Tensor:
     """
     if isinstance(image, str | os.PathLike):
         return read_image(image)
-    if isinstance(image, Image.Image):
-        image = rgb(image)
-    if isinstance(image, np.ndarray):
-        if image.ndim == 2:
-            image = np.repeat(image[..., None], 3, axis=2)
-        if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-            raise ModelError(
-                f"an image array must be uint8 of shape [height, width, 3] (RGB) or [height, width], not {image.dtype} "
-                f"of shape {list(image.shape)}"
-            )
-        image = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)
     if not isinstance(image, Tensor):
-        raise ModelError(f"an image must be a path, a PIL image, a NumPy array or a tensor, not {type(image).__name__}")
-    if image.ndim != 3 or image.shape[0] != 3:
-        raise ModelError(f"an image tensor must have the shape [3, height, width], not {list(image.shape)}")
-    if 0 in image.shape:
-        raise ModelError(f"the image has no pixels: its height and width are {list(image.shape[1:])}")
+        return torch.from_numpy(np.ascontiguousarray(as_pixels(image))).permute(2, 0, 1)
+    check_channels(tuple(image.shape))
     if image.is_floating_point():
-        low, high = float(image.min()), float(image.max())
-        if not (low >= 0 and high <= 1):
-            raise ModelError(
-                f"a float image tensor must have values from 0 to 1, this one has {low:g} to {high:g}: divide by 255, "
-                "convert it to uint8, or leave out your own normalisation"
-            )
+        check_range(float(image.min()), float(image.max()))
         return (image * 255).round().to(torch.uint8)
     if image.dtype != torch.uint8:
         raise ModelError(f"an image tensor must be uint8 or float, not {image.dtype}")

@@ -8,11 +8,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwise.errors import ModelError
+from rankwise.images.sources import find_images, is_folder
 from rankwise.images.tensors import as_image
 from rankwise.models import weights
 from rankwise.models.anchors import Anchors, cell_anchors
@@ -118,7 +120,7 @@ class Detector(nn.Module):
         *,
         precision: float | None = None,
         calibrated: bool = True,
-    ) -> Detections: ...
+    ) -> Any: ...
 
     @torch.inference_mode()
     def predict(
@@ -137,7 +139,8 @@ class Detector(nn.Module):
 
         Args:
             images: The path of an image file, a PIL image, an array [H, W, 3] of bytes or a tensor [3, H, W] of bytes
-                or of floats from 0 to 1; or a list of such, which is answered by a list.
+                or of floats from 0 to 1; a list of such, which is answered by a list; or a folder or a pattern such as
+                ``photos/*.jpg``, answered by a dictionary with the path of each image.
             threshold: Leave out detections with a lower score. If not given, each class has the threshold that
                 evaluation found best for it; a detector that was never evaluated has ``postprocess.score_threshold``.
             batch_size: How many images of a list go through the network at once. Images of a batch are padded to one
@@ -145,7 +148,11 @@ class Detector(nn.Module):
             precision: Instead of a threshold, the part of the boxes that shall be right, such as 0.9.
             calibrated: False gives raw scores.
         """
-        several = isinstance(images, list | tuple)
+        if is_folder(images):
+            files = find_images([str(images)])
+            found = self.predict(files, threshold, batch_size, precision=precision, calibrated=calibrated)
+            return dict(zip(map(str, files), found, strict=True))
+        several = isinstance(images, list | tuple) or (isinstance(images, np.ndarray | Tensor) and images.ndim == 4)
         items = list(images) if several else [images]
         settings = self.settings.postprocess
         select = self.confidence.select(self.classes, settings.score_threshold, threshold, precision, calibrated)
@@ -202,8 +209,16 @@ class Detector(nn.Module):
         return detector.to(device).eval()
 
     def _prepare(self, images: Tensor) -> Tensor:
+        if not isinstance(images, Tensor):
+            raise ModelError(
+                f"images must be one tensor [batch, 3, height, width], not a {type(images).__name__}: for the objects "
+                "in images of any size, as torchvision's detectors give them, call detector.predict([image, …])"
+            )
         if images.ndim != 4 or images.shape[1] != 3:
-            raise ModelError(f"images must have the shape [batch, 3, height, width], not {list(images.shape)}")
+            raise ModelError(
+                f"images must have the shape [batch, 3, height, width], not {list(images.shape)}; "
+                "detector.predict(image) takes a single image"
+            )
         if images.dtype == torch.uint8:
             normal = (images - 255 * self.mean) / (255 * self.std)
         elif images.is_floating_point():

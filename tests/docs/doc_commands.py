@@ -17,7 +17,7 @@ from doc_blocks import ROOT
 
 import rankwise.assign
 import rankwise.losses
-from rankwise import cli
+from rankwise import cli, cli_data
 from rankwise.config.choice import Choice
 from rankwise.config.recipe import SHORT_FLAGS, built_in_recipes
 from rankwise.data import CheckReport
@@ -151,8 +151,9 @@ def known_flags() -> set[str]:
 
     parsers: list[Any] = [get_args_parser()]
     for verb, work in cli.VERBS.items():
-        kept = mock.patch.object(cli, "_parse", side_effect=lambda parser, *_: parsers.append(parser) or _stop())
-        with kept, suppress(_Parsed):
+        kept = {"side_effect": lambda parser, *_: parsers.append(parser) or _stop()}
+        patched = (mock.patch.object(module, "_parse", **kept) for module in (cli, cli_data))
+        with next(patched), next(patched), suppress(_Parsed):
             work(["x"] if verb != "train" else [])
     flags = {name for parser in parsers for action in parser._actions for name in action.option_strings}
     flags |= {*SHORT_FLAGS, "--size", "--version"}

@@ -222,3 +222,27 @@ def test_a_file_with_wrong_metadata_is_refused(exported: Any, tmp_path: Path, nm
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="Export the run"):
         OnnxDetector(tmp_path / "model.onnx", threads=1).predict([picture(96, 160)])
+
+
+def test_the_same_inputs_are_taken_as_by_the_original(exported: Any, tmp_path: Path) -> None:
+    image = picture(96, 160)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    tensor = torch.from_numpy(image).permute(2, 0, 1)
+    detector = OnnxDetector(exported.outside, threads=1)
+    (wanted,) = detector.predict([image])
+    assert len(wanted["boxes"]) > 3
+    for one in (
+        image,
+        tmp_path / "image.png",
+        str(tmp_path / "image.png"),
+        Image.fromarray(image),
+        tensor,
+        tensor / 255,
+    ):
+        assert detector.predict(one)["boxes"].tolist() == wanted["boxes"].tolist()
+    (path, found), *others = detector.predict(tmp_path).items()
+    assert (path, others) == (str(tmp_path / "image.png"), [])
+    assert found["scores"].tolist() == wanted["scores"].tolist()
+    assert exported.detector.predict(tmp_path)[path]["labels"].tolist() == wanted["labels"].tolist()
+    with pytest.raises(ModelError, match=r"an image array must be uint8 of shape \[height, width, 3\] .* not float64"):
+        detector.predict(image / 255)

@@ -1,0 +1,44 @@
+"""The verbs about data: ``rankwise data check`` and its like."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rankwise.config.command_line import new_parser as _parser
+from rankwise.config.command_line import parse as _parse
+from rankwise.errors import UserError
+
+
+def data_check(words: list[str]) -> None:
+    """Prints what a dataset holds and every fault."""
+    from rankwise.data import check, print_report
+
+    parser = _parser("data check", "What is in a dataset, and every fault of it. Exit code 1 if there are faults.")
+    parser.add_argument("folder", type=str, help="Folder of the dataset (COCO, Pascal VOC, YOLO), or its data.yaml.")
+    config = _parse(parser, words)
+    report = check(Path(config.folder))
+    print_report(report)
+    if report.faults:
+        sys.exit(1)
+
+
+def data_shapes(words: list[str]) -> None:
+    """Writes the built-in dataset as files."""
+    from rankwise.config.settings import ShapesSettings
+    from rankwise.data import ShapesDataset, write_coco
+
+    parser = _parser("data shapes", "Write the built-in dataset as a COCO folder.")
+    parser.add_argument("folder", type=str, help="Where to; must be new or empty.")
+    parser.add_argument("--shapes", type=ShapesSettings, default=ShapesSettings())
+    parser.add_argument("--images", type=int, help="Training images: short for --shapes.train_images.")
+    config = _parse(parser, words)
+    if config.images is not None:
+        config.shapes.train_images = config.images
+    folder, shapes = Path(config.folder), parser.instantiate(config).shapes
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: exists and is not empty; choose a new folder")
+    for split, images in (("train", shapes.train_images), ("val", shapes.val_images)):
+        write_coco(ShapesDataset(split, size=shapes.size, images=images, seed=shapes.seed), folder, split)
+    print(f"wrote {shapes.train_images} training and {shapes.val_images} validation images to {folder}")
+    print(f"train on them with: rankwise train shapes --data {folder}")

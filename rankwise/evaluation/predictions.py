@@ -1,0 +1,238 @@
+"""What ``rankwise predict`` writes: pictures, videos, JSON, COCO and YOLO files, crops. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from rankwise.evaluation.drawing import AGNOSTIC_IOU, agnostic_nms, draw_detections, to_pil
+from rankwise.files.writing import make_folder, write_text, write_whole
+from rankwise.images.sources import Camera, Frame, VideoWriter, is_video
+
+#: Boxes of different classes at nearly the same place: the best one alone in pictures, in all results, or all of them.
+AgnosticNms = Literal["pictures", "always", "never"]
+
+#: What is written beside ``predictions.json``: nothing, ``annotations.json`` for COCO, or ``labels/`` for YOLO.
+Format = Literal["json", "coco", "yolo"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image to detect objects in.
+
+    Attributes:
+        source: Where it comes from.
+        image: What the detector takes.
+        frame: Which frame it is, of a video.
+    """
+
+    source: Path | Camera
+    image: Any
+    frame: Frame | None = None
+
+
+class Writer:
+    """Writes detections as they come.
+
+    Args:
+        sources: The images and videos.
+        out: Folder for what is written.
+        classes: Names of the labels.
+        agnostic: Where a box hides those of other classes at nearly the same place.
+        pictures: Whether pictures are drawn.
+        format: Which file is written beside ``predictions.json``.
+        crop: Whether each object is written as a picture of its own.
+
+    Attributes:
+        entries: What ``predictions.json`` holds.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Path | Camera],
+        out: Path,
+        classes: Sequence[str],
+        agnostic: AgnosticNms = "pictures",
+        pictures: bool = True,
+        format: Format = "json",
+        crop: bool = False,
+    ) -> None:
+        self.out, self.classes, self.agnostic = out, classes, agnostic
+        self.pictures, self.format, self.crop = pictures, format, crop
+        self.entries: list[dict[str, Any]] = []
+        self._names = picture_names(sources, out)
+        self._stems = picture_names(sources)
+        self._videos: dict[Path | Camera, VideoWriter] = {}
+        self._sizes: list[tuple[int, int]] = []  # (width, height) of each image
+        self._labels: list[list[int]] = []
+        self._crops = 0
+        make_folder(out)
+
+    def add(self, item: Item, detections: Any) -> str:
+        """Writes what belongs to one image, and returns a line about it.
+
+        Args:
+            item: The image.
+            detections: Boxes, scores and labels, as tensors or as arrays.
+        """
+        if self.agnostic == "always":
+            rows = agnostic_nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
+            detections = {name: values[rows] for name, values in detections.items()}
+        boxes, scores, labels = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
+        objects = [
+            {"box": [round(side, 2) for side in box], "score": float(f"{score:.7g}"), "class": self.classes[label]}
+            for box, score, label in zip(boxes, scores, labels, strict=True)
+        ]
+        entry: dict[str, Any] = {"image": str(item.source)}
+        if item.frame is not None:
+            entry |= {"frame": item.frame.number, "seconds": round(item.frame.number / item.frame.rate, 3)}
+        if self.pictures:
+            entry["picture"] = self._names[item.source]
+            self._draw(item, detections)
+        self.entries.append(entry | {"objects": objects})
+        width, height = to_pil(item.image).size if self.format != "json" or self.crop else (0, 0)
+        self._sizes.append((width, height))
+        self._labels.append(labels)
+        if self.format == "yolo":
+            self._write_labels(item, boxes, labels, width, height)
+        if self.crop:
+            self._write_crops(item, boxes, labels)
+        name = self._names[item.source]
+        elsewhere = self.pictures and isinstance(item.source, Path) and Path(name).stem != item.source.stem
+        return f"{item.source}: {len(objects)} objects{f', drawn in {self.out / name}' if elsewhere else ''}"
+
+    def close(self, seconds: float) -> list[str]:
+        """Writes what is about all images, and returns lines about it.
+
+        Args:
+            seconds: How long all took.
+        """
+        for video in self._videos.values():
+            video.close()
+        write_text(self.out / "predictions.json", json.dumps(self.entries, indent=1) + "\n")
+        written = ["predictions.json"]
+        if self.format == "coco":
+            write_text(self.out / "annotations.json", json.dumps(self._coco()) + "\n")
+            written.append("annotations.json")
+        if self.format == "yolo":
+            write_text(self.out / "classes.txt", "".join(f"{name}\n" for name in self.classes))
+            written.append("labels/")
+        if self.crop:
+            written.append(_counted(self._crops, "crop"))
+        if self.pictures:
+            pictures = len({entry["picture"] for entry in self.entries})
+            written.insert(0, _counted(pictures, "video" if len(self._videos) == pictures > 0 else "picture"))
+        count, rate = len(self.entries), len(self.entries) / max(seconds, 1e-9)
+        named = ", ".join(written[:-1]) + (" and " if len(written) > 1 else "") + written[-1]
+        return [f"{named} in {self.out}/", f"{_counted(count, 'image')} in {seconds:.1f} s, {rate:.1f} images/s"]
+
+    def _draw(self, item: Item, detections: Any) -> None:
+        iou = None if self.agnostic == "never" else AGNOSTIC_IOU
+        path = self.out / self._names[item.source]
+        if item.frame is None:
+            drawn = draw_detections(item.image, detections, self.classes, agnostic_iou=iou)
+            # A low level of compression is several times as fast, and a little larger.
+            write_whole(path, lambda part: drawn.save(part, "PNG", compress_level=1))
+            return
+        drawn = draw_detections(item.image, detections, self.classes, min_size=1, agnostic_iou=iou)
+        video = self._videos.setdefault(item.source, VideoWriter(path, item.frame.rate))
+        video.add(np.asarray(drawn))
+
+    def _stem(self, item: Item) -> str:
+        """What files about an image are called."""
+        frame = "" if item.frame is None else f"_{item.frame.number:06d}"
+        return f"{Path(self._stems[item.source]).stem}{frame}"
+
+    def _write_labels(self, item: Item, boxes: list[Any], labels: list[int], width: int, height: int) -> None:
+        """A text file as YOLO has it, without scores: so it can be corrected, and trained on."""
+        make_folder(self.out / "labels")
+        lines = []
+        for (left, top, right, bottom), label in zip(boxes, labels, strict=True):
+            values = [(left + right) / 2 / width, (top + bottom) / 2 / height]
+            values += [(right - left) / width, (bottom - top) / height]
+            lines.append(f"{label} " + " ".join(f"{min(1.0, max(0.0, value)):.6f}" for value in values) + "\n")
+        write_text(self.out / "labels" / f"{self._stem(item)}.txt", "".join(lines))
+
+    def _write_crops(self, item: Item, boxes: list[Any], labels: list[int]) -> None:
+        picture = to_pil(item.image)
+        for number, (box, label) in enumerate(zip(boxes, labels, strict=True), start=1):
+            left, top, right, bottom = (round(side) for side in box)
+            area = (max(0, left), max(0, top), min(picture.width, right), min(picture.height, bottom))
+            if area[2] <= area[0] or area[3] <= area[1]:
+                continue
+            folder = self.out / "crops" / _file_name(self.classes[label])
+            make_folder(folder)
+            part: Image.Image = picture.crop(area)
+            path = folder / f"{self._stem(item)}-{number}.png"
+            write_whole(path, lambda file, part=part: part.save(file, "PNG", compress_level=1))  # type: ignore[misc]
+            self._crops += 1
+
+    def _coco(self) -> dict[str, Any]:
+        """All detections as COCO's annotations with scores, image and category ids from 1 on."""
+        images: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
+        rows = zip(self.entries, self._sizes, self._labels, strict=True)
+        for number, (entry, (width, height), labels) in enumerate(rows, start=1):
+            frame = {"frame": entry["frame"]} if "frame" in entry else {}
+            images.append({"id": number, "file_name": entry["image"], "width": width, "height": height} | frame)
+            for thing, label in zip(entry["objects"], labels, strict=True):
+                left, top, right, bottom = thing["box"]
+                sides = [round(right - left, 2), round(bottom - top, 2)]
+                annotations.append(
+                    {
+                        "id": len(annotations) + 1,
+                        "image_id": number,
+                        "category_id": label + 1,
+                        "bbox": [left, top, *sides],
+                        "area": round(sides[0] * sides[1], 2),
+                        "iscrowd": 0,
+                        "score": thing["score"],
+                    }
+                )
+        categories = [{"id": number, "name": name} for number, name in enumerate(self.classes, start=1)]
+        return {"images": images, "annotations": annotations, "categories": categories}
+
+
+def picture_names(sources: Sequence[Path | Camera], out: Path | None = None) -> dict[Path | Camera, str]:
+    """A file name for each picture: the image's own, numbered where two share one or an image is there already.
+
+    Args:
+        sources: The images and videos.
+        out: Where the pictures go; None does not look for images there.
+    """
+    names: dict[Path | Camera, str] = {}
+    images = {_identity(source) for source in sources if isinstance(source, Path)} - {None}
+    taken: set[str] = set()
+    for source in sources:
+        ending = ".mp4" if is_video(source) else ".png"
+        name, number = f"{source.stem}{ending}", 2
+        while name in taken or (out is not None and _identity(out / name) in images):
+            name, number = f"{source.stem}-{number}{ending}", number + 1
+        taken.add(name)
+        names[source] = name
+    return names
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to, by links and capitals of whatever kind; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def _file_name(text: str) -> str:
+    """A class's name as that of a folder."""
+    return re.sub(r"[^\w .-]", "_", text).strip(" .") or "_"
