@@ -1,4 +1,4 @@
-"""The command ``rankwise``: its verbs, parsed and passed on."""
+"""The command ``rankwise`` and its subcommands."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from rankwise.errors import MeetingError, UserError, user_errors
 from rankwise.files.names import message_of
 from rankwise.files.streams import lasting_output
 
-USAGE = """rankwise: object detectors trained by ranking
+USAGE = """rankwise: train object detectors by ranking
 
-  rankwise train [RECIPE] [--data DIR] [--loss APELoss --loss.lam 8 …]   train, evaluate and draw
-  rankwise train --resume RUN                                            go on with a run that was stopped
-  rankwise eval RUN [--data DIR]                                         measure a trained run as COCO does
+  rankwise train [RECIPE] [--data DIR] [--loss APELoss --loss.lam 8 …]   train, evaluate and write a report
+  rankwise train --resume RUN                                            resume a stopped run
+  rankwise eval RUN [--data DIR]                                         evaluate a trained run with COCO metrics
   rankwise predict RUN IMAGES…                                           detect objects in files, folders, videos
-  rankwise predict MODEL.onnx IMAGES…                                    the same by an exported run, without torch
-  rankwise calibrate DETECTIONS.json --truth ANNOTATIONS.json            probabilities from the scores of any detector
-  rankwise export RUN [--nms inside]                                     write an ONNX file, checked against the run
-  rankwise report RUN…                                                   one HTML page that explains a run, or compares
-  rankwise data check DIR                                                what is in a dataset, and what is wrong with it
+  rankwise predict MODEL.onnx IMAGES…                                    the same with an exported run, without torch
+  rankwise calibrate DETECTIONS.json --truth ANNOTATIONS.json            calibrate the scores of any detector
+  rankwise export RUN [--nms inside]                                     export to ONNX and verify the file
+  rankwise report RUN…                                                   write an HTML report of one or several runs
+  rankwise data check DIR                                                summarize a dataset and list its faults
   rankwise data shapes DIR                                               write the built-in dataset as a COCO folder
-  rankwise reproduce TABLE                                               train and print a table of results
+  rankwise reproduce TABLE                                               train and print a table of the paper
 
-`rankwise VERB --help` says more about each; `rankwise --version` prints the version.
-A run is a folder: recipe.yaml, metrics.jsonl, last.ckpt, best.safetensors, eval.json and pictures."""
+`rankwise COMMAND --help` describes each command; `rankwise --version` prints the version.
+A run is a folder with recipe.yaml, metrics.jsonl, last.ckpt, best.safetensors, eval.json, report.html and figures."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command; a user's mistake is answered by one message and exit code 2."""
+    """Runs the command. For a user error, it prints a message and exits with code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # A file .numba_config.yaml in the current folder may name another cache, out of which numba would unpickle code.
+    # A .numba_config.yaml in the current folder could name another cache, from which numba would unpickle code.
     os.environ.setdefault("NUMBA_CACHE_DIR", "")
     with lasting_output(needed=words[:1] != ["train"]):
         _run(words)
@@ -53,7 +53,7 @@ def _run(words: list[str]) -> None:
         return
     verb = " ".join(words[:2]) if words[0] == "data" else words[0]
     if verb in ("data", "data -h", "data --help"):
-        print("rankwise data check DIR      what is in a dataset, and what is wrong with it")
+        print("rankwise data check DIR      summarize a dataset and list its faults")
         print("rankwise data shapes DIR     write the built-in dataset as a COCO folder")
         return
     try:
@@ -64,7 +64,7 @@ def _run(words: list[str]) -> None:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except tuple(user_errors()) as error:
-        # What is wrong before the processes have met is wrong for all of a machine, and said once.
+        # Before the processes have connected, an error concerns all processes of a machine and is printed once.
         first = not int(os.environ.get("LOCAL_RANK", "0")) or isinstance(error, MeetingError)
         if first or import_module("rankwise.distributed").is_initialized():
             print(f"rankwise {verb}: {message_of(error)}", file=sys.stderr)
@@ -72,7 +72,7 @@ def _run(words: list[str]) -> None:
 
 
 def train(words: list[str]) -> None:
-    """Trains by a recipe."""
+    """Trains with a recipe."""
     from rankwise.config import choice
     from rankwise.config import recipe as recipes
     from rankwise.config.flags import normalize, value_of
@@ -93,7 +93,7 @@ def train(words: list[str]) -> None:
         print("\n\n".join(help_on(parser, topic, recipes.describe_recipes(), recipes.SHORT_FLAGS) for topic in topics))
         sys.exit(0)
     if len(others) > 1:
-        raise UserError(f"one recipe at a time, not {' and '.join(others)}: the word after a flag is its value")
+        raise UserError(f"expected one recipe, got {' and '.join(others)}: the word after a flag is its value")
     name = others[0] if others else None
     resumed = value_of(flags, "--resume")
     checkpoint = Path(resumed).name if resumed and resumed.endswith(".ckpt") else "last.ckpt"
@@ -128,43 +128,50 @@ def train(words: list[str]) -> None:
         sys.exit(2)
     finally:
         if folder is not None and not config["run"] and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()  # made by this command, and nothing was written
+            folder.rmdir()  # created by this command and still empty
 
 
 def evaluate(words: list[str]) -> None:
-    """Measures a run."""
+    """Evaluates a run."""
     from rankwise.evaluation.inference import draw_paa_figures, evaluate_run
     from rankwise.models.settings import TestSettings
 
-    parser = _parser("eval", "Measure a trained run as COCO does: a table, eval.json, a results file and figures.")
+    parser = _parser(
+        "eval", "Evaluate a trained run with COCO metrics. Writes eval.json, detections.json, report.html and figures."
+    )
     parser.add_argument("run", type=str, help="Folder of the run.")
-    parser.add_argument("--data", type=str, help="Another dataset than the run's own.")
-    parser.add_argument("--split", type=str, help="Another split than the run's validation split.")
+    parser.add_argument("--data", type=str, help="Another dataset (default: the dataset of the run).")
+    parser.add_argument("--split", type=str, help="Another split (default: the validation split of the run).")
     parser.add_argument(
         "--out",
         type=str,
-        help="Where the results go (default: the run's folder, or one in it for other images or views).",
+        help="Output folder (default: the run folder, or a subfolder of it for other images or TTA).",
     )
-    parser.add_argument("--batch_size", type=int, help="Images at a time (default: as in the recipe).")
+    parser.add_argument("--batch_size", type=int, help="Images per batch (default: as in the recipe).")
     parser.add_argument("--workers", type=int, help="Loader processes (default: as in the recipe).")
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     parser.add_argument(
-        "--scales", type=list[int], help='Test-time augmentation: short sides to detect in, such as "[600, 800, 1000]".'
+        "--scales", type=list[int], help='Test-time augmentation: short sides of the input, such as "[600, 800, 1000]".'
     )
-    parser.add_argument("--max_side", type=int, help="Longest side with --scales (default: the detector's).")
-    parser.add_argument("--flip", type=bool, default=False, help="Test-time augmentation: add mirrored views.")
+    parser.add_argument("--max_side", type=int, help="Maximum long side with --scales (default: that of the detector).")
+    parser.add_argument("--flip", type=bool, default=False, help="Test-time augmentation: add flipped views.")
     parser.add_argument(
         "--calibrated",
         type=bool | None,
-        help="false measures raw scores and leaves the run's calibration as it is; true also writes "
+        help="false: evaluate raw scores and keep the stored calibration. true: also write "
         "detections_calibrated.json (detections.json always has raw scores).",
     )
-    parser.add_argument("--paa_figures", type=bool, default=False, help="Draw what PAA clusters (figures 2c and 3c).")
+    parser.add_argument(
+        "--paa_figures",
+        type=bool,
+        default=False,
+        help="Draw the score distributions and clusters of PAA (figures 2c and 3c of the paper).",
+    )
     config = _parse(parser, words)
     if config.batch_size is not None and config.batch_size < 1:
         raise UserError(f"--batch_size is {config.batch_size}: it must be at least 1")
     if config.max_side and not config.scales:
-        raise UserError("--max_side is for the sizes of --scales: give these too")
+        raise UserError("--max_side only applies to --scales: add --scales")
     test = None
     if config.scales is not None or config.flip:
         test = TestSettings(tuple(config.scales or ()), config.max_side, config.flip)
@@ -186,33 +193,32 @@ def evaluate(words: list[str]) -> None:
 
 def predict(words: list[str]) -> None:
     """Detects objects in images."""
-    parser = _parser("predict", "Detect objects in images and videos: annotated pictures and files of what was found.")
-    parser.add_argument("run", type=str, help="Folder of the run, or a .safetensors or .onnx file of it.")
-    parser.add_argument("images", type=str, nargs="+", help="Image and video files, folders, globs, webcam.")
-    parser.add_argument("--out", type=str, default="predictions", help="Folder for pictures and predictions.json.")
-    parser.add_argument("--no_pictures", type=bool, default=False, help="Draw nothing, which is several times as fast.")
+    parser = _parser("predict", "Detect objects in images and videos. Writes annotated images and predictions.json.")
+    parser.add_argument("run", type=str, help="Run folder, or a .safetensors or .onnx file.")
+    parser.add_argument("images", type=str, nargs="+", help="Image and video files, folders, globs, or webcam.")
+    parser.add_argument("--out", type=str, default="predictions", help="Output folder.")
+    parser.add_argument("--no_pictures", type=bool, default=False, help="Do not draw images, which is several times as fast.")
     parser.add_argument(
         "--format",
         type=Literal["json", "coco", "yolo"],
         default="json",
-        help="Beside predictions.json: coco writes annotations.json, yolo writes labels/ and classes.txt.",
+        help="In addition to predictions.json, coco writes annotations.json, yolo writes labels/ and classes.txt.",
     )
-    parser.add_argument("--crop", type=bool, default=False, help="Write each object as a picture, in crops/CLASS/.")
+    parser.add_argument("--crop", type=bool, default=False, help="Save each object as an image in crops/CLASS/.")
     parser.add_argument(
-        "--threshold", type=float, help="Draw scores from here on (default: the run's best F1, per class)."
+        "--threshold", type=float, help="Minimum score (default: the threshold with the best F1, per class)."
     )
-    parser.add_argument(
-        "--precision", type=float, help="Instead of a threshold: the part of the boxes to be right, 0.9."
-    )
-    parser.add_argument("--calibrated", type=bool, default=True, help="false gives raw scores.")
+    parser.add_argument("--precision", type=float, help="Instead of a threshold: the desired precision, such as 0.9.")
+    parser.add_argument("--calibrated", type=bool, default=True, help="false: use raw scores.")
     parser.add_argument(
         "--agnostic_nms",
         type=Literal["pictures", "always", "never"],
         default="pictures",
-        help="Where the best box hides boxes of other classes at nearly the same place: in pictures, always, never.",
+        help="Whether the best box suppresses overlapping boxes of other classes: in drawn images only, always (also "
+        "in predictions.json), or never.",
     )
     parser.add_argument(
-        "--batch_size", type=int, default=1, help="Images per batch, padded to one size (ONNX: one by one)."
+        "--batch_size", type=int, default=1, help="Images per batch, padded to the same size (ONNX: always 1)."
     )
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     config = _parse(parser, words)
@@ -237,54 +243,58 @@ def predict(words: list[str]) -> None:
 
 
 def calibrate(words: list[str]) -> None:
-    """Fits what the scores of any detector mean."""
+    """Calibrates the scores of any detector."""
     from rankwise.evaluation.calibrate import calibrate_results
 
     parser = _parser(
         "calibrate",
-        "Fit a calibration to the detections of any detector: scores become the probability of being right, in the "
-        "same order. Writes calibration.json, calibrated detections, thresholds and a reliability diagram.",
+        "Fit a calibration to the detections of any detector: it maps scores to the probability of being correct and "
+        "keeps their order. Writes calibration.json, calibrated detections, thresholds and a reliability diagram.",
     )
     parser.add_argument(
         "detections", type=str, help="COCO results file: image_id, category_id, bbox, score from 0 to 1."
     )
-    parser.add_argument("--truth", type=str, required=True, help="COCO annotations of the same images.")
-    parser.add_argument("--out", type=str, default="calibration", help="Folder for what is written.")
+    parser.add_argument("--truth", type=str, required=True, help="COCO annotation file of the same images.")
+    parser.add_argument("--out", type=str, default="calibration", help="Output folder.")
     config = _parse(parser, words)
     calibrate_results(Path(config.detections), Path(config.truth), Path(config.out))
 
 
 def export(words: list[str]) -> None:
-    """Writes a run as an ONNX file."""
+    """Exports a run to ONNX."""
     from rankwise.export.onnx import OPSET, export_run
 
-    parser = _parser("export", "Write a trained run as an ONNX file, after a check that it says what the run says.")
-    parser.add_argument("run", type=str, help="Folder of the run, or a .safetensors file of it.")
-    parser.add_argument("--out", type=str, help="The file (default: model.onnx in the run's folder).")
+    parser = _parser("export", "Export a trained run to ONNX. The file is verified against the run.")
+    parser.add_argument("run", type=str, help="Run folder, or a .safetensors file.")
+    parser.add_argument("--out", type=str, help="Output file (default: model.onnx in the run folder).")
     parser.add_argument(
         "--nms",
         type=Literal["inside", "outside"],
         default="outside",
-        help="Whether the file gives final detections, or scores and boxes of all anchors.",
+        help="inside: the file outputs final detections. outside: it outputs scores and boxes of all anchors.",
     )
-    parser.add_argument("--opset", type=int, default=OPSET, help="Version of ONNX's operators.")
+    parser.add_argument("--opset", type=int, default=OPSET, help="Version of the ONNX operator set.")
     config = _parse(parser, words)
     export_run(Path(config.run), Path(config.out) if config.out else None, config.nms, config.opset)
 
 
 def report(words: list[str]) -> None:
-    """Writes a page about runs."""
+    """Writes a report of one or several runs."""
     from rankwise.report import write_report
 
-    parser = _parser("report", "Write one HTML page about a run, or about several side by side; it needs no network.")
-    parser.add_argument("runs", type=str, nargs="+", help="Folders of runs; the others are compared with the first.")
+    parser = _parser("report", "Write a self-contained HTML report of a run, or a comparison of several runs.")
+    parser.add_argument("runs", type=str, nargs="+", help="Run folders; the first one is the baseline.")
     parser.add_argument(
-        "--out", type=str, help="The file (default: report.html in the run's folder, or here for several runs)."
+        "--out",
+        type=str,
+        help="Output file (default: report.html in the run folder, or in the current folder for several runs).",
     )
-    parser.add_argument("--images", type=int, default=100, help="The most images to show; the worst are chosen.")
-    parser.add_argument("--data", type=str, help="Where the dataset is now, if it has moved, or another dataset.")
-    parser.add_argument("--split", type=str, help="Another split than the run's validation split.")
-    parser.add_argument("--device", type=str, default="auto", help="Where to evaluate a run that has no results yet.")
+    parser.add_argument(
+        "--images", type=int, default=100, help="Maximum number of images; those with the most errors are shown."
+    )
+    parser.add_argument("--data", type=str, help="The dataset, if it has moved, or another dataset.")
+    parser.add_argument("--split", type=str, help="Another split (default: the validation split of the run).")
+    parser.add_argument("--device", type=str, default="auto", help="Device for evaluating a run without results.")
     config = _parse(parser, words)
     print(write_report(config.runs, config.out, config.images, config.data, config.device, config.split))
 
@@ -300,25 +310,28 @@ def reproduce(words: list[str]) -> None:
     names = "\n".join(f"  {name:<18} {table.title}" for name, table in TABLES.items())
     parser = _parser(
         "reproduce",
-        "Train the rows of a table that have not been run yet, and print it with the paper's numbers and claims.\n\n"
-        f"Tables:\n{names}\n  {'all':<18} every one of them\n  {'summary':<18} write those that are done as one page",
+        "Train the missing rows of a table and print it with the values and claims of the paper.\n\n"
+        f"Tables:\n{names}\n  {'all':<18} all tables\n  {'summary':<18} write all finished tables to one page",
     )
     parser.add_argument("table", type=str, help="Name of the table, all, or summary.")
     parser.add_argument(
         "--data",
         type=str,
         default="shapes",
-        help="The built-in dataset (minutes a row), or a folder: COCO 2017, with the paper's own recipes, or any "
-        "other with --recipe.",
+        help="shapes, the built-in dataset (minutes per row), or a folder: COCO 2017 with the paper's recipes, or "
+        "another dataset with --recipe.",
     )
-    parser.add_argument("--recipe", type=str, help="The recipe that rows vary, for a folder that is not COCO.")
-    parser.add_argument("--seeds", type=int, default=1, help="Runs of each row, with seeds 0, 1, ….")
+    parser.add_argument("--recipe", type=str, help="The base recipe of all rows, for datasets other than COCO.")
+    parser.add_argument("--seeds", type=int, default=1, help="Number of runs per row, with seeds 0, 1, ….")
     parser.add_argument("--budget", type=float, default=1.0, help="Factor on the epochs of every run.")
-    parser.add_argument("--out", type=str, default="runs/reproduce/NAME", help="Where runs and tables go.")
-    parser.add_argument("--set", type=list[str], default=[], help='Flags for every row, such as ["--epochs=4"].')
-    parser.add_argument("--train", type=bool, default=True, help="false shows what is done and trains nothing.")
+    parser.add_argument("--out", type=str, default="runs/reproduce/NAME", help="Folder for runs and tables.")
+    parser.add_argument("--set", type=list[str], default=[], help='Extra flags for every row, such as ["--epochs=4"].')
+    parser.add_argument("--train", type=bool, default=True, help="false: print the finished rows without training.")
     parser.add_argument(
-        "--page", type=str, default="results.md", help="Where summary writes to; --out may then be several, by commas."
+        "--page",
+        type=str,
+        default="results.md",
+        help="Output file of summary; --out can then list several folders, separated by commas.",
     )
     config = _parse(parser, words)
     known = [*TABLES, "all", "summary"]
@@ -334,11 +347,11 @@ def reproduce(words: list[str]) -> None:
     if recipe is not None:
         recipe_path(recipe)
     if config.data != "shapes" and not Path(config.data).is_dir():
-        raise UserError(f"--data {config.data}: there is no such folder")
+        raise UserError(f"--data {config.data}: no such folder")
     if recipe is None and not (Path(config.data) / "annotations" / "instances_train2017.json").is_file():
         raise UserError(
-            f"{config.data} is not COCO 2017 (it has no annotations/instances_train2017.json): give the recipe that "
-            "the rows shall vary, such as --recipe own_data"
+            f"{config.data} is not COCO 2017 (annotations/instances_train2017.json is missing): pass the base recipe "
+            f"of the rows, such as --recipe own_data"
         )
     plan = Plan(Path(out), config.data, recipe, config.budget, tuple(config.set))
     flags = [flag.partition("=") for flag in normalize(parser, words)[0]]

@@ -1,4 +1,4 @@
-"""Errors that the command line answers with a message and no traceback."""
+"""Errors that the command line reports by a message, without a traceback."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import sys
 
 
 class DataError(ValueError):
-    """Something is wrong with a dataset or an image; the message says what, where, and what to do about it."""
+    """A dataset or an image is invalid; the message says what is wrong, where, and what to do."""
 
 
 class ModelError(ValueError):
-    """Something about a detector's settings, weights or input is wrong; the message says what and what to do."""
+    """The settings, weights or input of a detector are invalid; the message says what to do."""
 
 
 class SettingsError(ValueError):
-    """Settings that do not go together, or not with this machine or this run."""
+    """Settings that are incompatible with each other, with this machine or with this run."""
 
 
 class MeetingError(SettingsError):
-    """Processes did not find each other; every one of them says whom it waited for."""
+    """Processes could not connect; every process says which ones it waited for."""
 
 
 class UserError(Exception):
-    """A mistake on the command line that the user can put right."""
+    """An error on the command line that the user can fix."""
 
 
 def user_errors() -> list[type[BaseException]]:
-    """What is answered by a message alone. Imported late: `rankwise --help` must be quick."""
+    """All errors reported by a message only. Imported late to keep `rankwise --help` fast."""
     errors: list[type[BaseException]] = [UserError, OSError]
     for module, names in {
         "rankwise.errors": ["DataError", "ModelError", "SettingsError"],

@@ -1,4 +1,4 @@
-"""Settings out of plain dicts, with errors that say what would be right."""
+"""Builds settings from plain dicts, with helpful error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankwise.files.names import shortened
 
 T = TypeVar("T")
 
-#: The most values that a list may have; those of settings have a few.
+#: Maximum length of a list; those in settings have a few values.
 MOST_VALUES = 1000
 
 
@@ -21,11 +21,11 @@ def from_dict(kind: type[T], values: Any, where: str) -> T:
 
     Args:
         kind: The dataclass.
-        values: Its fields by name; those left out have their defaults.
-        where: What to call it in an error.
+        values: Its fields by name; missing fields have their defaults.
+        where: Its name in error messages.
     """
     if not isinstance(values, dict):
-        raise ModelError(f"{where} is {shortened(values)}: expected names with values")
+        raise ModelError(f"{where} is {shortened(values)}: expected a mapping of names to values")
     hints = get_type_hints(kind)
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     for name in values:
@@ -78,9 +78,9 @@ def _described(hint: Any) -> str:
         number = "any number of values" if arguments[-1] is Ellipsis else f"{len(arguments)} values"
         return f"a list of {number}, each {_described(arguments[0])}"
     if origin is dict:
-        return "names with values"
+        return "a mapping"
     if origin in (Union, types.UnionType):
         return " or ".join(map(_described, arguments))
     if origin is Literal:
         return " or ".join(map(str, arguments))
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "none"}[hint]
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): "none"}[hint]

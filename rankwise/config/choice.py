@@ -1,4 +1,4 @@
-"""What `rankwise train --data DIR` trains: chosen by device, reachable weights and dataset, said, and open to flags."""
+"""Chooses a recipe for `rankwise train --data DIR` by device, available weights and dataset. Flags override it."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from rankwise.data import DetectionDataset
 from rankwise.models.init import read_detector
 from rankwise.models.pretrained import locate
 
-#: In the environment of the processes that a run starts: what it has chosen.
+#: Environment variable that passes the choice on to the processes of a run.
 _SHARED = "RANKWISE_CHOICE"
-#: Steps that a run of the chosen recipe has at least; from random weights more than from trained ones.
+#: Minimum number of steps: more from random weights than from pretrained ones.
 CPU_STEPS, CPU_SCRATCH_STEPS, GPU_STEPS = 1500, 2400, 6000
 MOST_EPOCHS = 300
-#: Short sides of images on a CPU: the usual one, and the most that small objects are given.
+#: Short sides of the input on a CPU: the default, and the maximum for small objects.
 CPU_SIDE, CPU_MOST = 320, 480
-#: Half of the objects should be at least this large for the detector, in pixels.
+#: Half of the objects should be at least this large in the input, in pixels.
 LARGE_ENOUGH = 32
-#: A trained detector is adapted with this share of the learning rate for a new one.
+#: Factor on the learning rate for fine-tuning a trained detector.
 FINE_TUNING = 0.3
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a choice depends on in a dataset.
+    """The properties of a dataset that the choice depends on.
 
     Attributes:
         images: Number of training images.
-        short: Median of their shorter sides.
-        long: Median of their longer sides.
-        box: Median size of the boxes, square root of the area in pixels; 0 without boxes.
+        short: Median of the shorter sides.
+        long: Median of the longer sides.
+        box: Median of the square roots of the box areas, in pixels; 0 without boxes.
     """
 
     images: int
@@ -52,7 +52,7 @@ class Facts:
 
     @classmethod
     def of(cls, dataset: DetectionDataset) -> Facts:
-        """The facts of a dataset."""
+        """Reads the properties of a dataset."""
         sides = np.array([sorted((record.width, record.height)) for record in dataset.records])
         boxes = np.concatenate([record.boxes[~record.iscrowd] for record in dataset.records])
         sizes = np.sqrt((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
@@ -66,8 +66,8 @@ class Choice:
 
     Attributes:
         recipe: Its name.
-        flags: What of it is set for the dataset; flags of the command line come after them and win.
-        lines: What was chosen, why, and how to choose otherwise.
+        flags: Settings adapted to the dataset. Flags of the command line come later and override them.
+        lines: Lines to print: what was chosen, why, and how to override it.
     """
 
     recipe: str
@@ -79,10 +79,10 @@ def choose(words: Sequence[str]) -> Choice:
     """Picks a recipe for a dataset.
 
     Args:
-        words: The normalized flags, among them ``--data.path``.
+        words: The normalized flags, including ``--data.path``.
 
     Raises:
-        DataError: If there is something wrong with the dataset.
+        DataError: If the dataset is invalid.
     """
     words = list(words)
     data = DataSettings(
@@ -109,7 +109,8 @@ def choose(words: Sequence[str]) -> Choice:
         flags += [f"--train.epochs={epochs}"]
         total = epochs * math.ceil(facts.images / batch)
         lines.append(
-            f"epochs    {epochs} of {facts.images:,} images, {total:,} steps of {batch}; --minutes 10 fits a time"
+            f"epochs    {epochs} of {facts.images:,} images, {total:,} steps of {batch}; --minutes 10 sets a time "
+            f"budget"
         )
     lines.append(
         f"override  by any flag, such as --epochs 50, --minutes 10 or --size 512, or by a recipe: "
@@ -119,14 +120,14 @@ def choose(words: Sequence[str]) -> Choice:
 
 
 def prepare(words: list[str], name: str | None) -> tuple[str, list[str], list[str]]:
-    """The recipe and the whole command line of a new run, and what to say about the choice.
+    """The recipe, the complete command line and the printed explanation of a new run.
 
     Args:
         words: The normalized flags.
-        name: The recipe as given, if one was.
+        name: The recipe, if the user named one.
 
     Returns:
-        The recipe's name, all flags with those of the choice before the given ones, and the lines to print.
+        The name of the recipe, all flags (those of the choice before those of the user), and the lines to print.
     """
     init = value_of(words, "--train.init")
     asks = {"--print_config"} & {word.partition("=")[0] for word in words}
@@ -152,7 +153,7 @@ def prepare(words: list[str], name: str | None) -> tuple[str, list[str], list[st
 
 
 def shared(words: list[str]) -> Choice:
-    """The choice of the first process: those that it starts must not choose otherwise."""
+    """The choice of the first process, which the processes it starts must share."""
     if (known := os.environ.get(_SHARED)) and int(os.environ.get("LOCAL_RANK", "0")):
         return Choice(**json.loads(known))
     choice = choose(words)
@@ -166,13 +167,13 @@ def has_gpu() -> bool:
 
 
 def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], tuple[str, str]]:
-    """The recipe by device and by where weights can be had, its flags, and why: of the recipe, of the weights."""
-    device = "there is a GPU, so the larger detector" if gpu else "no GPU here, so a small detector"
+    """The recipe by device and available weights, its flags, and the reasons for recipe and weights."""
+    device = "GPU found, so the larger detector" if gpu else "no GPU found, so a small detector"
     init = value_of(words, "--train.init")
     if init:
         lr = {"own_data": 0.01, "small_scratch": 0.0015}["own_data" if gpu else "small_scratch"] * FINE_TUNING
         flags = [f"--optimizer.lr={lr:g}"]
-        return ("own_data" if gpu else "small_scratch"), flags, (f"fine-tunes {init}, its detector as it is", init)
+        return ("own_data" if gpu else "small_scratch"), flags, (f"fine-tunes the detector of {init}", init)
     recipe, name = ("own_data", "resnet50") if gpu else ("photos_mobilenet", "mobilenetv2_100")
     name = value_of(words, "--model.backbone.name") or name
     given = value_of(words, "--model.backbone.pretrained")
@@ -181,19 +182,19 @@ def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], tuple[str,
     if given is None or given.lower() == "true":
         found = locate(name)
         if found.kind != "none" or given is not None:
-            return recipe, [], (device, f"ImageNet's for {name}, {found}")
-        reason = f"random, because {found.why}. --model.backbone.pretrained FILE gives a file, --init RUN a detector"
+            return recipe, [], (device, f"ImageNet weights of {name}, {found}")
+        reason = f"random, because {found.why}. For trained weights, set --model.backbone.pretrained FILE or --init RUN"
     else:
-        reason = "random, as --model.backbone.pretrained false says"
+        reason = "random, because of --model.backbone.pretrained false"
     if not gpu:
-        return "small_scratch", [], (f"{device}, one that learns from random weights", reason)
+        return "small_scratch", [], (f"{device}, suited to random weights", reason)
     # Frozen random weights would never learn anything.
     return recipe, ["--model.backbone.pretrained=false", "--model.backbone.frozen_stages=0",
                     "--model.backbone.frozen_norm=false"], (device, reason)  # fmt: skip
 
 
 def _size(facts: Facts) -> tuple[int, str]:
-    """Short side for a CPU, and why: the usual one, more for small objects, and never more than the images have."""
+    """Short side on a CPU, and the reason: the default, more for small objects, at most that of the images."""
     wanted = CPU_SIDE
     if facts.box:
         wanted = max(CPU_SIDE, min(CPU_MOST, math.ceil(facts.short * LARGE_ENOUGH / facts.box / 32) * 32))
@@ -211,7 +212,7 @@ def _batch(words: Sequence[str], images: int, most: int) -> tuple[int, list[str]
 
 
 def automatic_batch(images: int, most: int) -> int:
-    """A power of two that leaves an epoch at least eight steps, between 2 and ``most``.
+    """A power of two between 2 and ``most`` that gives at least eight steps per epoch.
 
     Args:
         images: Number of training images.
@@ -221,10 +222,10 @@ def automatic_batch(images: int, most: int) -> int:
 
 
 def resolve(recipe: Recipe) -> Recipe:
-    """The recipe with a number for ``--batch_size auto``; the GPU's memory is met by parts of the batch.
+    """Replaces ``--batch_size auto`` by a number. If GPU memory is short, the batch is split later.
 
     Args:
-        recipe: As parsed.
+        recipe: The parsed recipe.
     """
     if recipe.train.batch_size != "auto":
         return recipe

@@ -1,4 +1,4 @@
-"""Parsers of the verbs, and mistakes in their flags as messages."""
+"""Argument parsers of the subcommands, with helpful messages for wrong flags."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rankwise.errors import UserError
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Keeps the lines of descriptions, and leaves out the flags that would read a section from another file."""
+    """Keeps the lines of descriptions and hides the flags that would read a section from another file."""
 
     def add_argument(self, action: Action) -> None:
-        """Adds a flag, unless it stands for a whole section."""
+        """Adds a flag, unless it is a whole section."""
         if action.metavar != "CONFIG" or "--config" in action.option_strings:
             super().add_argument(action)
 
 
 def new_parser(verb: str, description: str) -> ArgumentParser:
-    """A parser for the flags of a verb.
+    """A parser for the flags of a subcommand.
 
     Args:
-        verb: Its name.
-        description: What ``--help`` begins with.
+        verb: Name of the subcommand.
+        description: The first lines of ``--help``.
     """
     return ArgumentParser(
         prog=f"rankwise {verb}",
@@ -37,15 +37,15 @@ def new_parser(verb: str, description: str) -> ArgumentParser:
 
 
 def parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] | None = None) -> Any:
-    """The values of the flags.
+    """Parses the flags.
 
     Args:
-        parser: Of the verb.
-        words: What was typed after the verb.
-        short_flags: Abbreviations and what they stand for, with verbs that take a loss and an assigner.
+        parser: The parser of the subcommand.
+        words: The command line after the subcommand.
+        short_flags: Short flags and their long forms, for subcommands with a loss and an assigner.
 
     Raises:
-        UserError: A flag is not known or has an invalid value.
+        UserError: If a flag does not exist or has an invalid value.
     """
     from rankwise.config.suggest import explain
 

@@ -1,4 +1,4 @@
-"""The two datasets of a run: what it learns from and what it is measured on."""
+"""Opens the training and validation datasets of a recipe or run."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from rankwise.images.settings import InputSettings
 def open_split(
     data: DataSettings, split: str, classes: Sequence[str] | None = None, named: bool = False
 ) -> DetectionDataset:
-    """One split of a recipe's dataset, without a transform.
+    """Opens one split of the dataset of a recipe, without a transform.
 
     Args:
-        data: The recipe's section.
-        split: "train" or "val" for the recipe's training and validation split, or the name of another split.
-        classes: The detector's classes; labels are matched with them by name.
-        named: Whether a user named the split: "train" and "val" then are the dataset's own splits of these names, and
-            the recipe's only where there are none.
+        data: The data section of the recipe.
+        split: "train" or "val" for the recipe's training and validation split, or
+            the name of another split.
+        classes: The classes of the detector; labels are matched by name.
+        named: Whether the user named the split. "train" and "val" are then splits of the dataset; if it has none of
+            that name, those of the recipe.
 
     Raises:
-        DataError: When there is no such dataset or split, or something is wrong with it.
+        DataError: If the dataset or split does not exist or is invalid.
     """
     builtin = data.path == "shapes"
     if not builtin and not Path(data.path).exists():
-        raise DataError(
-            f"{data.path}: there is no such folder; name the folder of a dataset, or 'shapes' for the built-in one"
-        )
+        raise DataError(f"{data.path}: no such folder; give the folder of a dataset, or 'shapes' for the built-in one")
     name = {"train": data.train, "val": data.val}.get(split, split)
     if named and name != split and (builtin or len(matching_splits(split, find_source(data.path).splits)) == 1):
         name = split
@@ -50,51 +49,54 @@ def open_split(
 def open_run(
     run: Path, data: str | None = None, split: str | None = None, classes: Sequence[str] | None = None
 ) -> tuple[DataSettings, DetectionDataset]:
-    """The data settings of a run and one split of its dataset, without a transform.
+    """Opens one split of the dataset of a run, without a transform. Also returns the data settings.
 
     Args:
         run: Folder of the run.
-        data: Another dataset than the run's own, or where it is now.
-        split: Another split than the run's validation split.
-        classes: The detector's classes; labels are matched with them by name.
+        data: Another dataset, or the new location of the dataset of the run.
+        split: Another split; the default is the validation split of the run.
+        classes: The classes of the detector; labels are matched by name.
 
     Raises:
-        FileNotFoundError: When the folder holds no run.
-        DataError: When there is no such dataset or split, or something is wrong with it.
+        FileNotFoundError: If the folder is not a run.
+        DataError: If the dataset or split does not exist or is invalid.
     """
     settings = from_dict(DataSettings, read_section(run, "data"), "data")
     if data is not None:
         settings = replace(settings, path=data)
     elif settings.path != "shapes" and not Path(settings.path).exists():
-        raise DataError(f"{settings.path}: the dataset of {run} is not there any more; say where it is now: --data DIR")
+        raise DataError(
+            f"{settings.path}: the dataset of {run} no longer exists there; give its new location: --data DIR"
+        )
     return settings, open_split(settings, split or "val", classes, named=split is not None)
 
 
 def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDataset, DetectionDataset]:
-    """Training and validation images of a recipe, with their transforms.
+    """Opens the training and validation images of a recipe, with their transforms.
 
     Args:
         data: The recipe's section.
-        size: The size the detector sees images in.
+        size: The input size of the detector.
     """
     train_set = open_split(data, "train")
     val_set = open_split(data, "val", train_set.classes)
     if data.path != "shapes" and (shared := shared_images(train_set.records, val_set.records)):
         train_set.notes.append(
-            f"WARNING: {len(shared):,} of the {len(val_set):,} validation images are training images as well (such as "
-            f"{shared[0]}): AP does not say how good the detector is on new images. Give --data.val another split"
+            f"WARNING: {len(shared):,} of the {len(val_set):,} validation images are also training images (such as "
+            f"{shared[0]}): AP does not measure how well the detector works on new images. Set --data.val to another "
+            f"split"
         )
     return train_set.with_transform(TrainTransform(size, data.augment)), val_set.with_transform(EvalTransform(size))
 
 
 def results_subfolder(section: dict[str, Any], data: str | None, split: str | None, tta: bool = False) -> str:
-    """Where in a run's folder results go: in itself for its own validation images and test-time augmentation.
+    """The subfolder of a run for results: empty for its own validation images and test-time augmentation.
 
     Args:
-        section: The data section of its recipe.
-        data: Another dataset than the run's own.
-        split: Another split than the run's validation split.
-        tta: Whether another test-time augmentation is used.
+        section: The data section of the recipe.
+        data: Another dataset; the default is that of the run.
+        split: Another split; the default is the validation split of the run.
+        tta: Whether the evaluation uses another test-time augmentation.
     """
     parts = []
     if data is not None and Path(data).resolve() != Path(str(section.get("path"))).resolve():

@@ -1,4 +1,4 @@
-"""Command lines as people write them, brought to one form before they are parsed."""
+"""Normalizes command lines before they are parsed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def normalize(
 ) -> tuple[list[str], list[str]]:
     """Splits a command line into its flags, each as ``--flag=value`` or ``--flag``, and its other words.
 
-    Hyphens and underscores are the same in a flag's name, a boolean flag needs no value, and flags may stand before,
-    between and after the other words.
+    Flag names may use hyphens or underscores, boolean flags need no value, and flags may come before, between and after
+    the other words.
 
     Args:
-        parser: Knows which flags there are.
+        parser: The parser that defines the flags.
         words: The command line.
-        short_flags: Flags that stand for longer ones.
+        short_flags: Short flags and their long forms.
     """
     actions = {flag: action for action in parser._actions for flag in action.option_strings}
     flags: list[str] = []
@@ -53,13 +53,13 @@ def normalize(
 
 
 def value_of(flags: list[str], flag: str) -> str | None:
-    """The value of a flag in normalized flags; the last one counts."""
+    """The value of a flag in normalized flags; the last one wins."""
     values = [word.partition("=")[2] for word in flags if word.partition("=")[0] == flag]
     return values[-1] if values else None
 
 
 def subclasses(base: type) -> list[type]:
-    """A class and all below it that can be built, without the parser's own stand-ins."""
+    """A class and all its concrete subclasses, without the placeholder classes of the parser."""
     if base.__name__.startswith("LazyInstance_"):
         return []
     found = [] if inspect.isabstract(base) else [base]
@@ -77,7 +77,7 @@ def _takes_no_value(name: str, actions: Mapping[str, Any]) -> bool:
 
 
 def _is_boolean(name: str, actions: Mapping[str, Any]) -> str:
-    """Whether a flag is boolean: "always", "also" beside other types, or "never"."""
+    """Whether a flag is boolean: "always", "also" (among other types), or "never"."""
     if name in actions:
         hint = getattr(actions[name], "_typehint", None)
         return "always" if hint is bool else "also" if bool in get_args(hint) else "never"

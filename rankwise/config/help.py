@@ -1,4 +1,4 @@
-"""Help for the flags of a recipe: an overview, and one page per section."""
+"""Help for `rankwise train`: an overview, and one page per section of a recipe."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rankwise.config.command_line import HelpFormatter
 from rankwise.config.flags import subclasses
 from rankwise.config.trust import CLASS_SECTIONS, PLAIN_SECTIONS
 
-#: Sections of a recipe, and what each is about.
+#: Sections of a recipe and their descriptions.
 TOPICS = {
     "data": "dataset, splits, loader, augmentation",
     "model": "input size, backbone, neck, head, anchors, post-processing, test-time augmentation",
     "loss": "the loss over the class logits",
-    "assign": "how positives are chosen",
+    "assign": "the assigner, which selects the positives",
     "box": "the box loss",
     "optimizer": "SGD or AdamW, learning rate, weight decay",
     "schedule": "warm-up and decay of the learning rate",
@@ -26,11 +26,11 @@ TOPICS = {
 
 
 def help_topics(flags: list[str], others: list[str]) -> list[str]:
-    """What a command line of ``train`` asks help about: sections, "" for the overview, nothing if it does not.
+    """The requested help topics of a ``train`` command line: sections, "" for the overview, or nothing.
 
     Args:
-        flags: Its normalized flags; ``--help`` and ``--SECTION.help`` ask.
-        others: Its other words; sections among them say what ``--help`` is about.
+        flags: The normalized flags; ``--help`` and ``--SECTION.help`` request help.
+        others: The other words; section names among them are the topics of ``--help``.
     """
     topics = [topic for topic in TOPICS if f"--{topic}.help" in flags]
     if {"-h", "--help"} & set(flags):
@@ -39,13 +39,13 @@ def help_topics(flags: list[str], others: list[str]) -> list[str]:
 
 
 def help_on(parser: ArgumentParser, topic: str, recipes: str, short_flags: dict[str, str]) -> str:
-    """A page of help: about a section, or the overview.
+    """The help text of a section, or the overview.
 
     Args:
         parser: The parser of ``train``.
         topic: Name of the section, or "" for the overview.
         recipes: One line per built-in recipe.
-        short_flags: Flags that stand for longer ones.
+        short_flags: Short flags and their long forms.
     """
     return _section(parser, topic) if topic else _overview(parser, recipes, short_flags)
 
@@ -61,10 +61,10 @@ def _overview(parser: ArgumentParser, recipes: str, short_flags: dict[str, str])
         recipes,
         "",
         "Flags, before or after the recipe:",
-        _line("--size N", "Length of the short side of the input; the recipe's other sizes follow in proportion."),
+        _line("--size N", "Short side of the input in pixels; the other sizes of the recipe are scaled in proportion."),
         *(_line(short, f"{_first_sentence(helps[whole])} ({whole})") for short, whole in short_flags.items()),
         *(_line(flag, helps[flag]) for flag in ("--run", "--resume", "--overwrite", "--config")),
-        _line("--print_config", "Print the complete recipe and stop."),
+        _line("--print_config", "Print the complete recipe and exit."),
         "",
         "All settings of a section: rankwise train --help SECTION",
         *(_line(section, about) for section, about in TOPICS.items()),

@@ -1,4 +1,4 @@
-"""Recipes as plain values: nothing that a file names is imported."""
+"""Reads recipes as plain values, without importing what they name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankwise.files.parsing import ParseError, read_yaml
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The content of a recipe's file; raises SettingsError if it is not plain YAML with sections."""
+    """Reads a recipe file; raises SettingsError if it is not plain YAML with sections."""
     try:
         content = read_yaml(path)
     except ParseError as error:
@@ -22,11 +22,11 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def read_section(run: Path, section: str) -> dict[str, Any]:
-    """One section of a run's recipe."""
+    """Reads one section of the recipe of a run."""
     path = run / "recipe.yaml"
     if not path.is_file():
         raise FileNotFoundError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
     values = read_recipe(path).get(section)
     if not isinstance(values, dict):
-        raise SettingsError(f"{shown(path)}: incomplete: it has no section {section!r}. Restore the file")
+        raise SettingsError(f"{shown(path)}: incomplete: the section {section!r} is missing. Restore the file")
     return values

@@ -1,4 +1,4 @@
-"""A recipe: everything a run is made of, from a YAML file and the command line."""
+"""A recipe: all settings of a run, from a YAML file and the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rankwise.losses import APELoss
 from rankwise.losses.base import Loss
 from rankwise.models.settings import DetectorSettings
 
-#: Flags that are often given, and what they stand for.
+#: Short flags and their long forms.
 SHORT_FLAGS = {
     "--data": "--data.path",
     "--epochs": "--train.epochs",
@@ -38,24 +38,24 @@ SHORT_FLAGS = {
     "--devices": "--train.devices",
     "--precision": "--train.precision",
     "--workers": "--data.workers",
-    "--folder": "--run",  # torchrun takes --run for a part of its own --run-path
+    "--folder": "--run",  # torchrun takes --run as an abbreviation of its own --run-path
 }
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything a run is made of.
+    """All settings of a run.
 
     Attributes:
-        data: Where images come from.
+        data: The dataset.
         model: The detector.
-        loss: The ranking loss, or another over the class logits.
-        assign: What chooses the positives.
+        loss: The loss over the class logits.
+        assign: The assigner, which selects the positives.
         box: The box loss.
-        optimizer: The optimiser.
-        schedule: The learning rate.
-        train: The training.
-        text: All of it as YAML, so that the run can be done again.
+        optimizer: The optimizer.
+        schedule: The learning rate schedule.
+        train: The training loop.
+        text: The complete recipe as YAML, to repeat the run.
     """
 
     data: DataSettings
@@ -70,11 +70,11 @@ class Recipe:
 
 
 def add_recipe_arguments(parser: ArgumentParser) -> None:
-    """Gives a parser the flags of a recipe; constructors and dataclasses are the schema."""
+    """Adds the flags of a recipe to a parser; constructors and dataclasses are the schema."""
     parser.add_argument("--config", action=ActionConfigFile, help="A recipe: a built-in name, or a YAML file.")
     classes: dict[str, tuple[type, Any, str]] = {
         "loss": (Loss, lazy_instance(APELoss), "The loss over the class logits."),
-        "assign": (Assigner, lazy_instance(ATSS), "How positives are chosen."),
+        "assign": (Assigner, lazy_instance(ATSS), "The assigner, which selects the positives."),
     }
     for section in SECTIONS:
         if section in classes:
@@ -89,14 +89,14 @@ SECTIONS = ("data", "model", "loss", "assign", "box", "optimizer", "schedule", "
 
 
 def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
-    """The recipe in a parsed configuration, its loss and assigner built; raises SettingsError where they cannot be."""
+    """Builds a recipe with its loss and assigner from a parsed configuration; raises SettingsError on failure."""
     if config.data.path != "shapes" and Path(config.data.path).exists():
-        config.data.path = str(Path(config.data.path).absolute())  # so that the run can be used from another folder
+        config.data.path = str(Path(config.data.path).absolute())  # makes the run usable from other folders
     whole = Namespace({name: config[name] for name in SECTIONS})
     text = yaml.safe_dump(_plain(whole.as_dict()), sort_keys=False)
     try:
         built = parser.instantiate(config)
-    except ValueError as error:  # a loss or an assigner refuses a value that has the right type
+    except ValueError as error:  # a loss or an assigner rejects a value of the right type
         raise SettingsError(f"invalid value in recipe: {error}") from error
     if built["loss"].needs_distributions and not built["model"].head.bins:
         raise SettingsError(
@@ -107,28 +107,28 @@ def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
 
 
 def parse_recipe(arguments: list[str]) -> Recipe:
-    """A recipe from flags as on the command line, such as ``["--config", "shapes", "--loss", "FocalLoss"]``."""
+    """Parses a recipe from command-line flags, such as ``["--config", "shapes", "--loss", "FocalLoss"]``."""
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     add_recipe_arguments(parser)
     return recipe_from(parser, parser.parse_args(expand(parser, arguments)))
 
 
 def expand(parser: ArgumentParser, arguments: list[str]) -> list[str]:
-    """The same arguments in the form ``--flag=value``, with short flags written out and recipes as paths, first.
+    """Expands arguments to the form ``--flag=value``, with long flags, and recipes first and as paths.
 
-    A backbone other than the recipe's does not get the arguments that the recipe gives to its own.
+    If another backbone is chosen, the backbone arguments of the recipe are dropped.
 
     Args:
         parser: A parser with the flags of a recipe.
-        arguments: The command line, without a recipe by name alone.
+        arguments: The command line, without a positional recipe.
     """
     flags, others = normalize(parser, arguments, SHORT_FLAGS)
     if others:
-        raise SettingsError(f"{others[0]!r} belongs to no flag")
+        raise SettingsError(f"unexpected argument {others[0]!r}: it does not belong to a flag")
     files = [recipe_path(word.partition("=")[2]) for word in flags if word.startswith("--config=")]
     size = value_of(flags, "--size")
     flags = [word for word in flags if not word.startswith(("--config=", "--size="))]
-    whole = [word for word in flags if word.startswith("--model=")]  # of a detector that the run starts from
+    whole = [word for word in flags if word.startswith("--model=")]  # those of the detector that the run starts from
     out = [f"--config={file}" for file in files] + whole
     out += _sized(size, files, whole) if size is not None else []
     out += [word for word in flags if word not in whole]
@@ -141,9 +141,9 @@ def expand(parser: ArgumentParser, arguments: list[str]) -> list[str]:
 
 
 def _sized(size: str, files: list[Path], whole: list[str]) -> list[str]:
-    """Flags that give the input another short side, and the recipe's other sizes in proportion."""
+    """Flags that set the short side of the input and scale the other sizes of the recipe in proportion."""
     if not size.isdecimal() or not int(size):
-        raise SettingsError(f"--size {size}: expected an integer, the length of the input's short side in pixels")
+        raise SettingsError(f"--size {size}: expected an integer, the short side of the input in pixels")
     try:
         written = yaml.safe_load(whole[-1].partition("=")[2])["input"] if whole else _written(files, "model", "input")
         before = from_dict(InputSettings, written, "model.input")
@@ -162,7 +162,7 @@ def _sized(size: str, files: list[Path], whole: list[str]) -> list[str]:
 
 
 def _written(files: list[Path], section: str, part: str) -> dict[str, Any]:
-    """A part of a section as recipes write it, the last one that does; parsing says what is wrong with it."""
+    """A part of a section as written in the last recipe that has it; errors are left to the parser."""
     found: dict[str, Any] = {}
     for file in files:
         values = read_recipe(file).get(section)
@@ -177,7 +177,7 @@ def config_files(flags: list[str]) -> list[Path]:
 
 
 def built_in_recipes() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
+    """The built-in recipes by name."""
     folder = Path(str(resources.files("rankwise.recipes")))
     return {str(path.relative_to(folder).with_suffix("")): path for path in sorted(folder.rglob("*.yaml"))}
 
@@ -189,7 +189,7 @@ def recipe_path(name: str) -> Path:
     known = built_in_recipes()
     if name in known:
         return known[name]
-    raise FileNotFoundError(f"no recipe {name!r}: give the path of a YAML file or one of {', '.join(known)}")
+    raise FileNotFoundError(f"recipe {name!r} not found: give the path of a YAML file or one of {', '.join(known)}")
 
 
 def describe_recipes() -> str:

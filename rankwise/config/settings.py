@@ -1,4 +1,4 @@
-"""What a recipe says about data and training: plain values, one dataclass for each section of the YAML."""
+"""Settings of data and training, one dataclass per section of a recipe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ShapesSettings:
         size: Height and width of the images in pixels, at least 32.
         train_images: Number of training images.
         val_images: Number of validation images.
-        seed: Another seed, other images.
+        seed: Random seed of the images.
     """
 
     size: int = 128
@@ -31,17 +31,17 @@ class ShapesSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where images and boxes come from.
+    """The dataset and its loading.
 
     Args:
         path: A folder (COCO, Pascal VOC or YOLO, detected automatically), a ``data.yaml`` or a COCO file, or "shapes"
             for the built-in dataset. ``--data DIR`` is short for ``--data.path DIR``.
         train: Name of the training split.
         val: Name of the validation split.
-        skip_bad: Leave out and count faulty images and boxes instead of stopping at them.
+        skip_bad: Skip and count faulty images and boxes instead of stopping.
         workers: Loader processes; 0 loads in the training process.
-        augment: Random changes of the training images.
-        shapes: The built-in dataset's settings.
+        augment: Augmentation of the training images.
+        shapes: Settings of the built-in dataset.
     """
 
     path: str = "shapes"
@@ -58,15 +58,15 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """How weights follow gradients.
+    """The optimizer.
 
     Args:
         name: SGD or AdamW.
-        lr: Learning rate for the whole batch over all processes.
+        lr: Learning rate, for the global batch of all processes.
         momentum: Momentum of SGD, first beta of AdamW.
-        weight_decay: Weight decay, left out for norms and biases.
+        weight_decay: Weight decay, not applied to norms and biases.
         backbone_lr: Factor on the learning rate of the backbone.
-        clip_norm: Largest norm of the whole gradient; 0 does not clip.
+        clip_norm: Maximum norm of the gradient; 0 turns clipping off.
     """
 
     name: Literal["SGD", "AdamW"] = "SGD"
@@ -82,14 +82,14 @@ class OptimizerSettings:
 
 @dataclass(frozen=True)
 class ScheduleSettings:
-    """How the learning rate goes.
+    """The learning rate schedule.
 
     Args:
-        warmup_steps: Steps in which it rises linearly to its full value; at most a tenth of the run.
-        warmup_start: The share of the full value that warm-up starts from.
-        decay: "step" divides by ten at each milestone, "cosine" falls to ``final``, "none" stays.
-        milestones: Where "step" divides: shares of the run, such as [0.75, 0.9], or epochs, such as [18, 22] of 24.
-        final: The share of the full value at which "cosine" ends.
+        warmup_steps: Steps of linear warm-up; at most a tenth of the run.
+        warmup_start: Factor on the learning rate at the start of the warm-up.
+        decay: "step" divides by ten at each milestone, "cosine" decays to ``final``, "none" keeps it constant.
+        milestones: Where "step" divides: fractions of the run, such as [0.75, 0.9], or epochs, such as [18, 22] of 24.
+        final: Factor on the learning rate at the end of "cosine".
     """
 
     warmup_steps: int = 500
@@ -104,34 +104,34 @@ class ScheduleSettings:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """The training itself.
+    """The training loop.
 
     Args:
-        epochs: How often every training image is seen.
-        minutes: A time budget for the whole run, evaluations included. It replaces ``epochs``; 0 is off.
-        patience: Evaluations without a better AP after which the run stops; 0 is off.
-        init: A trained detector to start from: a run's folder, a .safetensors file, or
-            ``torchvision:retinanet_resnet50_fpn_v2`` or ``torchvision:fcos_resnet50_fpn``. Empty starts without one.
-        batch_size: Images a step, over all processes; "auto" fits it to the dataset and to the GPU's memory.
-        accumulate: Into how many parts each process takes its share of the batch, for memory. The step is that of
-            the whole batch, ranked as one: each part runs forward twice. 0 begins with one part and takes more when
-            the GPU's memory runs out.
+        epochs: Number of epochs.
+        minutes: Time budget for the whole run, including evaluations. It replaces ``epochs``; 0 turns it off.
+        patience: Stop after this many evaluations without a better AP; 0 turns it off.
+        init: A trained detector to start from: a run folder, a .safetensors file,
+            ``torchvision:retinanet_resnet50_fpn_v2`` or ``torchvision:fcos_resnet50_fpn``. Empty for none.
+        batch_size: Images per step, over all processes; "auto" adapts it to the dataset and the GPU memory.
+        accumulate: Number of parts into which each process splits its batch to save memory. The parts are still ranked
+            together; each part runs forward twice. 0 starts with one part and splits further when GPU memory runs out.
         precision: "32", "bf16" or "16" (mixed precision).
-        seed: Decides weights, data order and augmentation.
-        ema: Decay of the moving average of the weights, which is then what is evaluated and saved; 0 is off.
-        channels_last: Memory format of images and convolutions; often faster.
-        compile: Run the detector through ``torch.compile``.
-        evaluate_every: Epochs between evaluations; 0 evaluates ten times in a run. The last epoch always is evaluated,
-            and there is always an evaluation in the first fifth of a run.
-        evaluate_batch: Images at a time in the evaluation, in each process. Images of a batch are padded to one size,
-            which may change results a little: so this does not follow the number of processes.
-        log_every: Steps between lines of ``metrics.jsonl``.
-        checkpoint_minutes: Minutes between checkpoints within an epoch; each epoch's end writes one as well.
-        checkpoint_steps: Steps between checkpoints; 0 leaves it to the minutes.
-        max_bad_steps: Steps in a row with a loss or gradient that is not finite before the run stops.
+        seed: Random seed of initial weights, data order and augmentation.
+        ema: Decay of the moving average of the weights, which is evaluated and saved instead of the weights; 0 turns it
+            off.
+        channels_last: Use the memory format channels_last; often faster.
+        compile: Compile the detector with ``torch.compile``.
+        evaluate_every: Epochs between evaluations; 0 evaluates ten times per run. A run is always evaluated in its
+            first fifth and at its end.
+        evaluate_batch: Evaluation batch size of each process. Images of a batch are padded to the same size, which may
+            change results slightly, so it does not depend on the number of processes.
+        log_every: Steps between log lines in ``metrics.jsonl``.
+        checkpoint_minutes: Minutes between checkpoints within an epoch; every epoch also ends with a checkpoint.
+        checkpoint_steps: Steps between checkpoints; 0 uses ``checkpoint_minutes`` only.
+        max_bad_steps: Stop after this many consecutive steps with a loss or gradient that is not finite.
         accelerator: "auto", "cpu", "cuda" or "mps".
-        devices: Processes on this machine, each with its device. Under ``torchrun`` its number counts.
-        threads: CPU threads of each process; 0 leaves it to torch.
+        devices: Number of processes on this machine, one per device. ``torchrun`` overrides it.
+        threads: CPU threads per process; 0 uses the default of torch.
     """
 
     epochs: int = 24
@@ -166,12 +166,14 @@ class TrainSettings:
     def images_per_step(self) -> int:
         """The batch size as a number."""
         if isinstance(self.batch_size, str):
-            raise ValueError("--train.batch_size auto: rankwise.config.choice.resolve sets the number before training")
+            raise ValueError(
+                "--train.batch_size auto: call rankwise.config.choice.resolve first, which sets the number"
+            )
         return self.batch_size
 
 
 def _at_least(settings: Any, section: str, **least: int) -> None:
-    """Refuse numbers that are too small, by the flags that set them."""
+    """Refuses values that are too small and names their flags."""
     for name, smallest in least.items():
         value = getattr(settings, name)
         if not value >= smallest:

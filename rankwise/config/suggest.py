@@ -1,4 +1,4 @@
-"""What a mistaken name was probably meant to be."""
+"""Suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from jsonargparse import ArgumentParser
 
 from rankwise.config.flags import subclasses
 
-#: Types of Python as a user would call them.
+#: Python types in words.
 _TYPES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text"}
-_TYPES |= dict.fromkeys(("list", "tuple"), 'a list, such as "[1, 2]"') | {"dict": 'names with values, as "{a: 1}"'}
+_TYPES |= dict.fromkeys(("list", "tuple"), 'a list, such as "[1, 2]"') | {"dict": 'a mapping, such as "{a: 1}"'}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A phrase that says what would be right instead of a word.
+    """A phrase with the closest known names.
 
     Args:
-        word: What was given.
-        known: What there is.
+        word: The unknown name.
+        known: The known names.
     """
     names = sorted(known)
     close = get_close_matches(word.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
@@ -33,13 +33,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def explain(
     parser: ArgumentParser, error: ArgumentError | Exception, bases: Mapping[str, type], short_flags: Iterable[str] = ()
 ) -> str:
-    """A parser's error with what would be right added to it.
+    """Rewrites a parser error and adds suggestions.
 
     Args:
         parser: The parser.
-        error: What it raised.
-        bases: By flag, the class whose subclasses can be chosen by name.
-        short_flags: Flags that the parser is not given itself.
+        error: The error it raised.
+        bases: Per flag, the base class of the classes that can be chosen by name.
+        short_flags: Short flags, which the parser does not know.
     """
     message = " ".join(str(error).split())
     choices = {flag: {cls.__name__: cls for cls in subclasses(base)} for flag, base in bases.items()}
@@ -53,15 +53,15 @@ def explain(
     if match := re.search(r'key "([\w.]+)".*Expected a dot import path string: (\S+)', message):
         return f"--{match[1]} {match[2]}: no such class; {nearest(match[2], choices.get(match[1], classes))}"
     if match := re.search(r"key \"([\w.]+)\".*class_path '([\w.]+)': No module named '([\w.]+)'", message):
-        where = "it is looked for in this folder, on PYTHONPATH and among what is installed"
-        return f"--{match[1]} {match[2]}: there is no module {match[3]!r}; {where}"
+        where = "searched in the current folder, on PYTHONPATH and in installed packages"
+        return f"--{match[1]} {match[2]}: no module {match[3]!r}; {where}"
     if match := re.search(r"key \"([\w.]+)\": Expected a (?:typing\.)?Literal\[(.*?)\]\. Got value: (.*)", message):
         choice = match[2].replace("'", "").split(", ")
         return f"--{match[1]} {match[3]}: choose {', '.join(choice[:-1])} or {choice[-1]}"
     if match := re.search(r"key \"([\w.]+)\": Expected a <class '(\w+)'>\. Got value: (.*)", message):
         return f"--{match[1]} {match[3]}: expected {_TYPES.get(match[2], match[2])}"
     if match := re.search(r"key \"([\w.]+)\": Unable to load config '(.*?)'", message):
-        return f"--{match[1]} {match[2]}: this is a section; give its settings one by one, as --{match[1]}.NAME VALUE"
+        return f"--{match[1]} {match[2]}: this is a section; set its values one by one: --{match[1]}.NAME VALUE"
     if match := re.search(r"argument (--[\w.]+): expected one argument", message):
         return f"{match[1]}: expected a value"
     if match := re.search(r"[Uu]nrecognized arguments?: (--[\w.]+)", message):

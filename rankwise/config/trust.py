@@ -29,7 +29,7 @@ PLAIN_SECTIONS: dict[str, Any] = {
 }
 #: Sections that name a class.
 CLASS_SECTIONS = ("loss", "assign")
-#: What ``--print_config`` writes beside the sections; only the command line may set it.
+#: What ``--print_config`` writes in addition to the sections; only the command line can set it.
 _COMMAND = ("run", "resume", "overwrite")
 
 
@@ -37,16 +37,16 @@ _CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
 def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
-    """Refuses a recipe that would import code from elsewhere than rankwise, or read further files.
+    """Refuses a recipe that would import code other than rankwise or read other files.
 
-    A class of your own is imported when the command line names it.
+    Your own class is imported if the command line names it.
 
     Args:
         path: The YAML file.
         words: The command line.
 
     Raises:
-        SettingsError: If there is something of this kind in the file.
+        SettingsError: If the recipe does so.
     """
     content = read_recipe(path)
     for section, value in content.items():
@@ -69,14 +69,14 @@ def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
 
 
 def _check_plain(schema: Any, value: Any, where: str) -> None:
-    """Sections within sections must be written out: a string in their place would be read as a file's name."""
+    """Nested sections must be written out: a string would be read as a file name."""
     if not isinstance(value, dict):
-        raise SettingsError(f"{where} must be a section with names and values, not {value!r}")
+        raise SettingsError(f"{where} must be a mapping of names to values, not {value!r}")
     for name in value:
         if "." in str(name):
             raise SettingsError(f"{where}: write {name} as nested sections")
     if "class_path" in value:
-        raise SettingsError(f"{where} names a class, {value['class_path']!r}, where there is none to choose")
+        raise SettingsError(f"{where} names a class, {value['class_path']!r}, but this section has no class")
     types = get_type_hints(schema)
     for item in fields(schema):
         if item.name in value and is_dataclass(types[item.name]):
@@ -84,7 +84,7 @@ def _check_plain(schema: Any, value: Any, where: str) -> None:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All strings within lists and mappings, keys aside."""
+    """All strings in nested lists and mappings, without keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -96,10 +96,9 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def import_named(words: Sequence[str]) -> None:
-    """Imports the modules of classes that the command line names, from the current folder if they are there.
+    """Imports the modules of classes named on the command line, also from the current folder.
 
-    The current folder is on the path at this moment only, and as the last place to look: nothing else is to be found
-    there.
+    The current folder is on the path only during the import, and last, so that it cannot shadow other modules.
 
     Args:
         words: The command line.

@@ -1,1 +1,1 @@
-"""Files and names of untrusted origin: written whole or not at all, read with limits, printed with escapes."""
+"""Safe file handling: atomic writing, reading with limits, and escaping of untrusted names."""

@@ -1,4 +1,4 @@
-"""Names out of files, printed so that they cannot be taken for anything else."""
+"""Untrusted names, escaped for printing."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import re
 from typing import Any
 
 #: Control characters, line and paragraph separators, marks that reverse the direction of text, and lone surrogates,
-#: by which Python speaks of bytes in file names that are not UTF-8.
+#: which Python uses for bytes in file names that are not UTF-8.
 _UNPRINTABLE = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
 
-#: Longest text of a value in a message.
+#: Maximum length of a value in a message.
 _LONGEST = 200
 
 
 def shown(name: object) -> str:
-    """A name as messages print it, on one line: what does not print is escaped, such as ``\\x1b`` or ``\\n``."""
+    """A name for a message, on one line: unprintable characters are escaped, such as ``\\x1b`` or ``\\n``."""
     return _UNPRINTABLE.sub(_escape, str(name))
 
 
 def shown_lines(text: object) -> str:
-    """A whole message as it is printed: as :func:`shown`, but its lines stay lines."""
+    """A whole message for printing: like :func:`shown`, but line breaks are kept."""
     return "\n".join(map(shown, str(text).split("\n")))
 
 
 def message_of(error: BaseException) -> str:
-    """What to print of an error: those of the system have file and reason apart."""
+    """The message of an error; for system errors, file and reason."""
     if isinstance(error, OSError) and error.strerror:
         return shown(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
     return shown_lines(error)
 
 
 def shortened(value: Any) -> str:
-    """A value out of a file as messages quote it: escaped, and cut where it is long."""
+    """A value from a file, quoted for a message: escaped, and shortened if it is long."""
     if isinstance(value, list | tuple | dict) and len(value) > 20:
         return f"{type(value).__name__} of {len(value):,} values"
     text = shown(repr(value))

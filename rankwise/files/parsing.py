@@ -1,4 +1,4 @@
-"""The one way in which JSON, YAML and text of untrusted origin is read: regular files only, with limits."""
+"""Reads untrusted JSON, YAML and text files: regular files only, with size limits."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, BinaryIO
 
 from rankwise.files.names import shown
 
-#: Bytes that a file of settings or results may have. Annotations of a dataset have a limit of their own.
+#: Maximum size in bytes of a file with settings or results. Annotations have another limit.
 LIMIT = 64 * 2**20
-#: Bytes of a YAML file: it is read slowly, and a person writes it.
+#: Maximum size in bytes of a YAML file, which is slow to parse and usually written by hand.
 YAML_LIMIT = 2**20
-#: Lists and mappings that may be inside each other.
+#: Maximum nesting of lists and mappings.
 DEPTH = 50
 
 
 class ParseError(ValueError):
-    """A file cannot be read; the message, without the file's name, says why."""
+    """A file cannot be read; the message gives the reason, without the file name."""
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a file for reading; a pipe or a device, which might never end or never answer, is refused.
+    """Opens a regular file for reading. Pipes and devices are refused, because they might block forever.
 
     Raises:
         ParseError: If it is not a regular file.
@@ -35,7 +35,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(21, "Is a directory", os.fspath(path))
         if not stat.S_ISREG(mode):
-            raise ParseError("it is not a regular file but a pipe or a device")
+            raise ParseError("it is a pipe or a device, not a regular file")
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
@@ -47,7 +47,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int = LIMIT) -> bytes:
 
     Args:
         path: The file.
-        limit: The most bytes it may have.
+        limit: Maximum size in bytes.
 
     Raises:
         ParseError: If it is not a regular file, or larger.
@@ -56,7 +56,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int = LIMIT) -> bytes:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
-            raise ParseError(f"it has {size:,} bytes and the limit is {limit:,}")
+            raise ParseError(f"it has {size:,} bytes; the limit is {limit:,}")
         return file.read()
 
 
@@ -66,12 +66,12 @@ def read_text(path: str | os.PathLike[str], limit: int = LIMIT) -> str:
 
 
 def read_json(path: str | os.PathLike[str], limit: int = LIMIT) -> Any:
-    """What a JSON file holds; raises as :func:`read_bytes`."""
+    """Reads a JSON file; raises like :func:`read_bytes`."""
     return parse_json(read_bytes(path, limit))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text holds.
+    """Parses a JSON text.
 
     Raises:
         ParseError: If it is not JSON, nested too deeply, or has a number of thousands of digits.
@@ -84,30 +84,30 @@ def parse_json(text: str | bytes) -> Any:
         raise ParseError("not valid JSON: it is nested too deeply") from error
     except ParseError:
         raise
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise ParseError("not valid JSON: it has a number of too many digits") from error
+    except ValueError as error:  # an integer with more digits than Python converts
+        raise ParseError("not valid JSON: a number has too many digits") from error
 
 
 def read_yaml(path: str | os.PathLike[str], as_text: bool = False, limit: int = YAML_LIMIT) -> Any:
-    """What a YAML file holds; raises as :func:`read_bytes`.
+    """Reads a YAML file; raises like :func:`read_bytes`.
 
     Args:
         path: The file.
-        as_text: Leave every value the text that is written there: ``no`` and ``1.0`` may be names.
-        limit: The most bytes it may have.
+        as_text: Keep every value as text: ``no`` and ``1.0`` may be names.
+        limit: Maximum size in bytes.
     """
     return parse_yaml(read_bytes(path, limit), as_text)
 
 
 def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
-    """What a YAML text holds: plain values only.
+    """Parses a YAML text with plain values only.
 
     Args:
         text: The text.
-        as_text: Leave every value the text that is written there.
+        as_text: Keep every value as text.
 
     Raises:
-        ParseError: If it is not YAML, nested too deeply, or has aliases, by which few bytes become gigabytes.
+        ParseError: If it is not YAML, nested too deeply, or has aliases, which can expand to gigabytes.
     """
     import yaml
 
@@ -150,7 +150,7 @@ def _decoded(content: bytes) -> str:
 
 
 def set_aside(path: Path) -> Path:
-    """Renames a file that cannot be used, so that it can be made again and nothing is lost; returns its new name."""
+    """Renames an unusable file, so that it can be created again without losing it; returns the new name."""
     aside = path.with_name(f"{path.name}.aside")
     path.replace(aside)
     return aside

@@ -1,4 +1,4 @@
-"""Output that goes on when nobody listens any more."""
+"""Output streams that survive the loss of their reader."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, TextIO
 
 
 class LastingStream:
-    """A stream whose reader may go away: what is written from then on goes nowhere, and no error is raised.
+    """A stream whose reader may disappear. Later output is then discarded without an error.
 
-    Characters that its encoding lacks, such as lone surrogates in names of files, are escaped.
+    Characters that cannot be encoded, such as lone surrogates in file names, are escaped.
 
     Args:
         stream: The stream.
 
     Attributes:
-        lost: Why it could not be written to, if so.
+        lost: The error that ended the output, if any.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -30,7 +30,7 @@ class LastingStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes a text, as far as that is possible."""
+        """Writes a text, if possible."""
         try:
             try:
                 self._stream.write(text)
@@ -42,12 +42,12 @@ class LastingStream:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Writes texts, as far as that is possible."""
+        """Writes texts, if possible."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Passes on what was written, as far as that is possible."""
+        """Flushes the stream, if possible."""
         try:
             self._stream.flush()
         except OSError as error:
@@ -59,20 +59,20 @@ class LastingStream:
         try:
             number = self._stream.fileno()
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, number)  # also for what is still in buffers
+            os.dup2(nowhere, number)  # also for data still in buffers
             os.close(nowhere)
-        except (OSError, ValueError):  # not a file of the system
+        except (OSError, ValueError):  # not a system file
             return
         if first and error.errno != errno.EPIPE and number == 1:
-            print(f"standard output is gone ({error.strerror}): going on without it", file=sys.stderr)
+            print(f"standard output was closed ({error.strerror}): continuing without it", file=sys.stderr)
 
 
 @contextmanager
 def lasting_output(needed: bool) -> Iterator[None]:
-    """Makes standard output and error lasting while inside.
+    """Context manager that makes standard output and error survive the loss of their reader.
 
     Args:
-        needed: Whether output that was lost, other than by a reader that had enough of it, ends with exit code 2.
+        needed: Whether lost output, other than through a reader that stopped reading, leads to exit code 2.
     """
     before = sys.stdout, sys.stderr
     streams = [None if stream is None else LastingStream(stream) for stream in before]

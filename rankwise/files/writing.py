@@ -1,4 +1,4 @@
-"""The one way in which a file is written: whole or not at all."""
+"""Atomic writing of files: completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WriteError(RuntimeError):
 
     Args:
         message: The message.
-        number: The system's number of the reason, if it gave one.
+        number: The errno of the system, if known.
     """
 
     def __init__(self, message: str, number: int | None = None) -> None:
@@ -28,17 +28,17 @@ class WriteError(RuntimeError):
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes a file so that at any moment either the old or the new one is there, complete.
+    """Writes a file atomically: at any moment, either the old or the new file exists, complete.
 
     Args:
-        path: Where the file goes.
-        write: Writes the content to the path it is given, a temporary file in the same folder.
+        path: The file.
+        write: Writes the content to a given path, a temporary file in the same folder.
 
     Raises:
-        WriteError: If it cannot be written; what was there before is intact.
+        WriteError: If it cannot be written; the old file is then intact.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        with explained(path):  # a pipe or a device, which a file must not take the name of
+        with explained(path):  # a pipe or a device must not be replaced by a file
             write(path)
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -47,7 +47,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             part.touch()
             mode = part.stat().st_mode
             write(part)
-            part.chmod(mode)  # what the umask says: safetensors lets the owner alone read its files
+            part.chmod(mode)  # apply the umask: safetensors creates files that only the owner can read
             _flush(part)
             part.replace(path)
             _flush(path.parent)
@@ -56,26 +56,27 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str, errors: str = "strict") -> None:
-    """Writes a text in UTF-8, whole or not at all.
+    """Writes a UTF-8 text file atomically.
 
     Args:
-        path: Where the file goes.
-        text: Its content.
-        errors: What becomes of lone surrogates, which UTF-8 has not: as in ``str.encode``.
+        path: The file.
+        text: The content.
+        errors: Handling of lone surrogates, which UTF-8 cannot encode, as in
+            ``str.encode``.
     """
     write_bytes(path, text.encode("utf-8", errors))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes bytes, whole or not at all."""
+    """Writes bytes to a file atomically."""
     write_whole(path, lambda part: part.write_bytes(content))
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, with those above it, if it is not there.
+    """Creates a folder and its parents, if they do not exist.
 
     Raises:
-        WriteError: If it cannot be made.
+        WriteError: If it cannot be created.
     """
     with explained(path, "made"):
         path.mkdir(parents=True, exist_ok=True)
@@ -83,11 +84,11 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def explained(path: Path, done: str = "written") -> Iterator[None]:
-    """Turns what libraries raise when a file cannot be written into a WriteError with the reason.
+    """Turns errors of libraries while writing a file into a WriteError with the reason.
 
     Args:
         path: The file or folder.
-        done: What could not be done with it.
+        done: The failed action, such as "written".
     """
     try:
         yield
@@ -100,43 +101,43 @@ def explained(path: Path, done: str = "written") -> Iterator[None]:
 
 
 def not_written(path: Path, error: BaseException, done: str = "written") -> WriteError:
-    """What to say about a file that could not be written.
+    """The message about a file that could not be written.
 
     Args:
         path: The file or folder.
-        error: What was raised.
-        done: What could not be done with it.
+        error: The error.
+        done: The failed action, such as "written".
     """
     number = _number(error)
     kept = " The previous one is intact." if done == "written" and os.path.lexists(path) and not path.is_dir() else ""
     if number in _FULL:
-        todo = " Make room on the disk, then try again."
+        todo = " Free some disk space, then try again."
     elif number in _FORBIDDEN:
         place = path if path.exists() and done == "written" and path.is_dir() else path.parent
-        todo = f" Check who may write to {shown(place)}, or choose another place."
+        todo = f" Check the permissions of {shown(place)}, or choose another location."
     elif number in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-        todo = " Something else has this name: choose another."
+        todo = " Another file or folder has this name: choose another name."
     else:
         todo = ""
     return WriteError(f"{shown(path)}: could not be {done} ({_reason(error, number)}).{kept}{todo}", number)
 
 
 def remove_parts(folder: Path) -> None:
-    """Clears what writes that were killed have left."""
+    """Removes temporary files of killed writes."""
     for part in folder.glob(".*.part"):
         _remove(part)
 
 
 def _remove(part: Path) -> None:
-    """Takes a temporary file away; where that cannot be done, an error about it would hide the one that counts."""
+    """Removes a temporary file. Errors are ignored, because they would hide the original one."""
     with suppress(OSError):
         part.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk and not only in memory."""
+    """Flushes a file, or the entries of a folder, to disk."""
     if path.is_dir() and os.name == "nt":
-        return  # where folders cannot be opened
+        return  # systems on which folders cannot be opened
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -145,7 +146,7 @@ def _flush(path: Path) -> None:
 
 
 def _number(error: BaseException) -> int | None:
-    """The system's number of an error; torch and safetensors only quote it."""
+    """The errno of an error; torch and safetensors only quote it in the message."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     text = str(error)

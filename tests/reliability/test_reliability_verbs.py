@@ -78,7 +78,7 @@ def test_a_folder_that_may_not_be_written_to(made, tmp_path, verb):
     code, said = run(commands(made, out)[verb], tmp_path / "log", without_privileges)
     assert code == 2, said
     assert "Permission denied" in said
-    assert "Make room" not in said
+    assert "Free some disk space" not in said
     assert list(out.iterdir()) == []
 
 

@@ -340,7 +340,7 @@ def test_the_milliseconds_of_a_run_that_was_resumed_are_those_since_then(tmp_pat
     [
         (["losses", "--data", "nowhere"], "no such folder"),
         (["losses", "--data", "."], "is not COCO 2017"),
-        (["losses", "--recipe", "nothing"], "no recipe 'nothing'"),
+        (["losses", "--recipe", "nothing"], "recipe 'nothing' not found"),
         (["losses", "--seeds", "0"], "--seeds must be at least 1"),
         (["summary", "--out", "."], "no tables found"),
         (["losses", "--data", ".", "--recipe", "shapes", "--set", '["--nothing=1"]'], "nothing"),

@@ -317,7 +317,7 @@ def test_a_full_disk_stops_with_a_message_and_the_previous_checkpoint_intact(tmp
     finish(*flags, "--run", tmp_path / "whole", log=tmp_path / "log")
     run, before = tmp_path / "run", disk_full_from_third_checkpoint
     said = finish(*flags, "--run", run, log=tmp_path / "log2", before=before, code=2)
-    assert "last.ckpt: could not be written (File too large). The previous one is intact. Make room" in said
+    assert "last.ckpt: could not be written (File too large). The previous one is intact. Free some" in said
     assert f"rankwise train --resume {run}" in said
     assert "Traceback" not in said
     assert checkpoint(run)["progress"]["step"] == 4

@@ -27,7 +27,7 @@ def test_a_write_that_fails_leaves_the_previous_checkpoint_and_says_so(tmp_path)
         part.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(WriteError, match=r"No space left on device.*previous one is intact.*Make room"):
+    with pytest.raises(WriteError, match=r"No space left on device.*previous one is intact.*Free some"):
         write_whole(path, full_disk)
     assert load_checkpoint(path)["progress"]["step"] == 1
     assert [item.name for item in tmp_path.iterdir()] == ["last.ckpt"]

@@ -60,7 +60,7 @@ def test_the_last_of_two_flags_counts():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("train shapes own_data", "one recipe at a time, not shapes and own_data"),
+        ("train shapes own_data", "expected one recipe, got shapes and own_data"),
         ("train --data.shapes.size 16", "--data.shapes.size is 16: it must be at least 32"),
         ("train --data.val foo --run RUN", "split is 'foo'; the built-in dataset has 'train', 'val', 'test'"),
         ("train --data.shapes foo", "--data.shapes foo: this is a section"),

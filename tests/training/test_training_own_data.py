@@ -138,7 +138,7 @@ def test_a_run_records_all_it_needs_to_be_used_from_another_folder(run, tmp_path
     try:
         with pytest.raises(SystemExit):
             main(["eval", str(run)])
-        assert "say where it is now: --data DIR" in capsys.readouterr().err
+        assert "give its new location: --data DIR" in capsys.readouterr().err
     finally:
         (run.parent / "moved").rename(run.parent / "data")
 

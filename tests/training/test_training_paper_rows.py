@@ -163,7 +163,7 @@ def test_a_run_ends_with_the_test_time_augmentation_of_its_recipe_and_eval_can_a
     assert detections(multi_scale_run) == own  # what the run itself measured stays
     with pytest.raises(SystemExit):
         main(["eval", str(multi_scale_run), "--max_side", "128"])
-    assert "give these too" in capsys.readouterr().err
+    assert "add --scales" in capsys.readouterr().err
 
 
 def test_images_of_a_test_server_get_their_results_file(multi_scale_run):

@@ -120,7 +120,7 @@ def test_eight_images_are_learnt_by_heart(tmp_path):
         (["train", "--epochs=0", "--run", "RUN"], "--train.epochs is 0: it must be at least 1"),
         (["train", "--data.workers=-1", "--run", "RUN"], "--data.workers is -1: it must be at least 0"),
         (["train", "--precision=fp16", "--run", "RUN"], "--train.precision fp16: choose 32, bf16 or 16"),
-        (["train", "--assign=nope.Thing", "--run", "RUN"], "--assign nope.Thing: there is no module 'nope'"),
+        (["train", "--assign=nope.Thing", "--run", "RUN"], "--assign nope.Thing: no module 'nope'"),
         (["train", "--loss=GeneralizedFocalLoss", "--run", "RUN"], "add --model.head.coding ltrb --model.head.bins 16"),
         (["train", "--train.precision=16", "--train.accelerator=cpu", "--run", "RUN"], "bf16"),
         (["train", "--resume", "RUN"], "no recipe.yaml"),
