@@ -1,4 +1,4 @@
-"""Checkpoints: written whole, with a checksum, beside the one before; loaded without running code from them."""
+"""Checkpoints: written atomically with a checksum, with the previous one kept, and loaded without running code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rankwise.files.names import shown
 from rankwise.files.writing import write_whole
 
 LAST = "last.ckpt"
-#: The checkpoint before the last one, for the day on which the last one is damaged.
+#: The checkpoint before the last one, in case the last one is damaged.
 PREVIOUS = "previous.ckpt"
 
-#: What follows a checkpoint's own bytes: this and their SHA-256. torch.load does not mind.
+#: Trailer of a checkpoint file: this marker and the SHA-256 of the content. torch.load ignores it.
 _MARK = b"rankwise sha256 "
 _TRAILER = len(_MARK) + 64
-#: Checkpoints of this format have a checksum; they say so inside, where a damaged trailer cannot hide it.
+#: Checkpoints of this format have a checksum. The format is stored inside, so a damaged trailer is noticed.
 _FORMAT = 2
 
 
@@ -29,9 +29,9 @@ class CheckpointError(RuntimeError):
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Saves tensors and plain data; an interrupted write leaves the previous checkpoint as it was.
+    """Saves tensors and plain data; an interrupted write does not affect the previous checkpoint.
 
-    The checkpoint that was there is kept as ``previous.ckpt``.
+    The old checkpoint is kept as ``previous.ckpt``.
 
     Raises:
         WriteError: If it cannot be written.
@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
             try:
                 torch.save({**state, "format": _FORMAT}, content)  # type: ignore[arg-type]
             except RuntimeError:
-                # torch swallows the system's reason, such as a full disk.
+                # torch hides the system error, such as a full disk.
                 raise content.error or RuntimeError("torch could not write it") from None
             file.write(_MARK + content.digest.hexdigest().encode("ascii"))
         if path.is_file():
@@ -53,7 +53,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def _keep(path: Path, previous: Path) -> None:
-    """Gives a file a second name; where the file system has no links, the first is moved."""
+    """Hard-links a file to a second name, or renames it if the file system has no links."""
     link = previous.with_name(f".{previous.name}.{os.getpid()}.part")
     try:
         with suppress(FileNotFoundError):
@@ -65,7 +65,7 @@ def _keep(path: Path, previous: Path) -> None:
 
 
 class _Content:
-    """A file that remembers its checksum, and why a write failed."""
+    """A file object that keeps a checksum and the error of a failed write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -85,10 +85,10 @@ class _Content:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Loads what :func:`save_checkpoint` wrote, refusing anything but tensors and plain data.
+    """Loads a checkpoint of :func:`save_checkpoint`; only tensors and plain data are accepted.
 
     Raises:
-        CheckpointError: If there is none, or it is damaged; with the way to go on from the one before, if that is good.
+        CheckpointError: If it is missing or damaged. The message suggests the previous checkpoint if that is intact.
     """
     try:
         return _load(path)
@@ -97,7 +97,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _instead(path: Path) -> str:
-    """What to do without a checkpoint: take the one before if it is whole."""
+    """What to do without this checkpoint: use the previous one if it is intact."""
     previous = path.with_name(PREVIOUS)
     if path.name != PREVIOUS:
         with suppress(CheckpointError):
@@ -108,27 +108,27 @@ def _instead(path: Path) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise CheckpointError(f"{shown(path)}: there is no checkpoint here")
+        raise CheckpointError(f"{shown(path)}: no such checkpoint")
     checked = _checked(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # unpickling what is damaged raises anything
+    except Exception as error:  # unpickling damaged data can raise any error
         reason = shown(str(error).splitlines()[0]) if str(error) else type(error).__name__
         raise CheckpointError(
             f"{shown(path)}: not a rankwise checkpoint, or damaged; nothing was run from it ({reason})"
         ) from error
     if not isinstance(state, dict) or "progress" not in state:
-        raise CheckpointError(f"{shown(path)}: holds no training state; --resume takes the folder of a run")
+        raise CheckpointError(f"{shown(path)}: not a training state; pass the folder of a run to --resume")
     if not checked and "format" in state:
         raise _damaged(path)
     return state
 
 
 def _checked(path: Path) -> bool:
-    """Whether the file has a checksum, which then is right; files of earlier versions have none.
+    """Whether the file has a checksum, which is verified; files of earlier versions have none.
 
     Raises:
-        CheckpointError: If the checksum is that of other bytes.
+        CheckpointError: If the checksum does not match.
     """
     with path.open("rb") as file:
         length = os.fstat(file.fileno()).st_size - _TRAILER
@@ -149,4 +149,4 @@ def _checked(path: Path) -> bool:
 
 
 def _damaged(path: Path) -> CheckpointError:
-    return CheckpointError(f"{shown(path)}: damaged: its checksum does not fit its content; nothing was run from it")
+    return CheckpointError(f"{shown(path)}: damaged: its checksum does not match its content; nothing was run from it")

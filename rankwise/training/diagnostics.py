@@ -1,4 +1,4 @@
-"""Bad days: what is said about steps that were not finite, and about errors that a user can do something about."""
+"""Diagnostics: messages about steps that were not finite and about errors that users can fix."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe",
 
 
 class TrainingStopped(RuntimeError):
-    """The run cannot go on; the message says why and what to try."""
+    """The run cannot continue; the message says why and what to try."""
 
 
 @dataclass(frozen=True)
 class Symptoms:
-    """What was not finite in a step, on one process.
+    """The values of a step that were not finite, in one process.
 
     Attributes:
-        wrong: The values that were not finite, in words.
-        images: Names of the images that were involved.
+        wrong: Descriptions of these values.
+        images: Names of the images involved.
     """
 
     wrong: tuple[str, ...] = ()
@@ -41,12 +41,12 @@ class Symptoms:
 
 
 def names_of(batch: Batch) -> list[str]:
-    """How messages speak of a batch's images."""
+    """The names of the images of a batch for messages."""
     return [str(target.get("name", target.get("image_id", "?"))) for target in batch.targets]
 
 
 def symptoms_of_predictions(predictions: Predictions, batch: Batch) -> Symptoms:
-    """Which predictions are not finite, and for which images."""
+    """The predictions that are not finite, with their images."""
     wrong, bad = [], torch.zeros(len(batch.targets), dtype=torch.bool)
     for name in ("logits", "boxes"):
         broken = ~torch.isfinite(getattr(predictions, name).detach()).flatten(1)
@@ -58,7 +58,7 @@ def symptoms_of_predictions(predictions: Predictions, batch: Batch) -> Symptoms:
 
 
 def symptoms_of_losses(terms: dict[str, Tensor], norm: Tensor, model: nn.Module, batch: Batch) -> Symptoms:
-    """Which losses are not finite, or else which gradients; all images of the batch may be the cause."""
+    """The losses, or else the gradients, that are not finite; any image of the batch may be the cause."""
     values = {name: float(value.detach()) for name, value in terms.items()}
     wrong = [f"{name} loss {value}" for name, value in values.items() if not math.isfinite(value)]
     if not wrong:
@@ -73,10 +73,10 @@ def symptoms_of_losses(terms: dict[str, Tensor], norm: Tensor, model: nn.Module,
 
 
 def joined(symptoms: Iterable[Symptoms]) -> Symptoms:
-    """The symptoms of all processes as one."""
+    """The symptoms of all processes combined."""
     known = [one for one in symptoms if one.wrong]
     wrong = dict.fromkeys(text for one in known for text in one.wrong)
-    # A gradient is the same on all processes: where a loss was the cause, those without one have nothing to add.
+    # The gradient is the same in all processes: if a loss was the cause, the other processes have nothing to add.
     losses = [one for one in known if not one.wrong[0].startswith("gradient")]
     if losses:
         wrong = dict.fromkeys(text for one in losses for text in one.wrong)
@@ -85,18 +85,18 @@ def joined(symptoms: Iterable[Symptoms]) -> Symptoms:
 
 
 def diagnosis(symptoms: Symptoms, in_a_row: int, lr: float, precision: str, model: nn.Module, folder: Path) -> str:
-    """What to say when too many steps in a row were not finite.
+    """The message after too many consecutive steps that were not finite.
 
     Args:
-        symptoms: Those of the last step.
-        in_a_row: How many there were.
+        symptoms: The symptoms of the last step.
+        in_a_row: The number of consecutive bad steps.
         lr: The learning rate.
-        precision: The recipe's.
+        precision: The precision of the recipe.
         model: The detector.
-        folder: The run's folder.
+        folder: The run folder.
     """
     broken = broken_weight(model)
-    weights = f" The weights are no longer finite themselves, first {broken}." if broken else ""
+    weights = f" The weights are no longer finite either, first {broken}." if broken else ""
     return (
         f"{in_a_row} steps in a row were not finite: {', '.join(symptoms.wrong)}.{weights} {advice(lr, precision)}. "
         f"Last images: {', '.join(symptoms.images)}. {_go_back(folder)}"
@@ -109,12 +109,12 @@ def broken_weight(model: nn.Module) -> str | None:
 
 
 def broken_weight_message(name: str, lr: float, precision: str, folder: Path) -> str:
-    """What to say instead of saving weights that are not finite."""
+    """The message when weights are not finite and therefore not saved."""
     return f"the weights are no longer finite, first {name}. {advice(lr, precision)}. {_go_back(folder)}"
 
 
 def advice(lr: float, precision: str) -> str:
-    """What to try when numbers are not finite."""
+    """What to try when values are not finite."""
     text = (
         f"The learning rate is {lr:.2g}: try a tenth of it (--optimizer.lr), a longer warm-up "
         "(--schedule.warmup_steps) or --optimizer.clip_norm 10"
@@ -124,17 +124,17 @@ def advice(lr: float, precision: str) -> str:
 
 def _go_back(folder: Path) -> str:
     if (folder / "last.ckpt").is_file():
-        return f"The last checkpoint is from before; go on from there with: rankwise train --resume {folder}"
-    return "There is no checkpoint yet: start again"
+        return f"The last checkpoint is from before that; resume it with: rankwise train --resume {folder}"
+    return "There is no checkpoint yet: start the run again"
 
 
 def explained(error: Exception, folder: Path, rank: int) -> Exception:
-    """The error in words that say what to do, where it is one of those that happen to everyone; else the error itself.
+    """Turns a common error into one that says what to do; other errors are returned unchanged.
 
     Args:
-        error: What was raised.
-        folder: The run's folder.
-        rank: Of this process: what all of them notice is said by the first.
+        error: The error.
+        folder: The run folder.
+        rank: The rank of this process; errors noticed by all are reported by the first.
     """
     text = str(error)
     again = f"rankwise train --resume {folder}"
@@ -142,28 +142,28 @@ def explained(error: Exception, folder: Path, rank: int) -> Exception:
         error = not_written(Path(os.fsdecode(error.filename or folder)), error)
     if isinstance(error, WriteError):
         can_resume = (folder / "recipe.yaml").is_file()
-        return WriteError(f"{error} Go on with: {again}" if can_resume else str(error), error.number)
+        return WriteError(f"{error} Resume with: {again}" if can_resume else str(error), error.number)
     if isinstance(error, CheckpointError | TrainingStopped):
         return error
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _any_in(_NO_MEMORY, text):
-        device = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+        device = "GPU memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
         return TrainingStopped(
-            f"{device} ran out. Lower what a step holds: --train.accumulate 2 (or more) takes the same step in parts "
-            f"and works with --resume; --train.precision bf16 halves much of it; a smaller --train.batch_size or "
-            "--model.input.short_side needs a new run. Main memory is also filled by --data.workers. "
-            f"Go on with: {again} --train.accumulate 2"
+            f"{device} ran out. Reduce the memory per step: --train.accumulate 2 (or more) computes the same step in "
+            f"parts and works with --resume; --train.precision bf16 halves much of it; a smaller --train.batch_size "
+            f"or --model.input.short_side needs a new run. --data.workers also uses main memory. Resume with: "
+            f"{again} --train.accumulate 2"
         )
     if died := re.search(r"DataLoader worker \(pid.*?\) (exited unexpectedly|is killed by signal: [\w ]+)", text):
         return TrainingStopped(
-            f"a loader worker died ({died.group()}). Most often memory ran out: set fewer --data.workers or smaller "
-            f"images; --data.workers 0 shows what happens. Go on with: {again}"
+            f"a loader worker died ({died.group()}). Usually memory ran out: use fewer --data.workers or smaller "
+            f"images; --data.workers 0 shows the error. Resume with: {again}"
         )
     if isinstance(error, RuntimeError) and _any_in(_LOST, text):
         if rank:
             return StoppedElsewhere()
         return TrainingStopped(
-            f"another process of the run has died or cannot be reached ({text.splitlines()[0][:200]}). What it said is "
-            f"above or in its machine's log. Go on with: {again}"
+            f"another process of the run has died or cannot be reached ({text.splitlines()[0][:200]}). Its message "
+            f"is above or in the log of its machine. Resume with: {again}"
         )
     return error
 

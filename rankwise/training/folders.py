@@ -1,4 +1,4 @@
-"""Folders of runs: which one a new run gets, and whether one is to be gone on with."""
+"""Run folders: choosing the folder of a new run, and checks before resuming one."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from rankwise.training.lock import refuse_if_locked
 
 
 def launcher_rank() -> int:
-    """Which of the processes of a launcher this is; 0 if there is none."""
+    """The rank given by a launcher; 0 without one."""
     return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
 def is_restart(run: str | None) -> bool:
-    """Whether torchrun has started all processes again because one of them died, and there is a run to go on with."""
+    """Whether torchrun has restarted all processes after a failure and there is a run to resume."""
     if run is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
-        raise SettingsError("torchrun --max-restarts needs --run FOLDER, so that a restart finds the run again")
+        raise SettingsError("torchrun --max-restarts needs --folder FOLDER, so that a restart can find the run")
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     return restarts > 0 and run is not None and (Path(run) / "recipe.yaml").is_file()
 
 
 def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
-    """The folder of a new run; an earlier run is only deleted when asked for, anything else never."""
+    """The folder of a new run. An earlier run is only deleted on request, anything else never."""
     if launcher_rank():
-        return None  # rank 0 chooses, and tells
+        return None  # rank 0 chooses and broadcasts
     if given is None:
         for number in itertools.count(1):
             folder = Path(f"runs/{name}-{number}")
             make_folder(folder.parent)
             try:
                 with explained(folder, "made"):
-                    folder.mkdir()  # at once, so that of two runs started together each has its own
+                    folder.mkdir()  # at once, so that two runs started together get different folders
             except WriteError as error:
                 if error.number == errno.EEXIST:
                     continue
@@ -52,15 +52,17 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
             raise SettingsError(
-                f"{folder} exists: go on with it by --resume {folder}, choose another --run, or delete it by "
-                "--overwrite"
+                f"{folder} exists: resume it with --resume {folder}, choose another --run, or delete it with "
+                f"--overwrite"
             )
         if not (folder / "recipe.yaml").is_file():
-            raise SettingsError(f"{folder}: --overwrite deletes runs only, and this is none: it has no recipe.yaml")
+            raise SettingsError(
+                f"{folder}: --overwrite only deletes runs, but this is not a run: it has no recipe.yaml"
+            )
         if folder.is_symlink():
             raise SettingsError(
-                f"{shown(folder)} is a link to {shown(folder.resolve())}: --overwrite deletes nothing behind a link; "
-                f"give --run {shown(folder.resolve())}"
+                f"{shown(folder)} is a link to {shown(folder.resolve())}: --overwrite does not follow links; use "
+                f"--run {shown(folder.resolve())}"
             )
         refuse_if_locked(folder)
         with explained(folder, "deleted"):
@@ -69,22 +71,22 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
 
 
 def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> None:
-    """Refuses what a run that is resumed could only ignore.
+    """Refuses arguments that a resumed run would ignore.
 
     Args:
-        run: Its folder.
-        recipe: The recipe that was named, if one was.
+        run: The run folder.
+        recipe: The recipe, if the user named one.
         words: The normalized flags.
 
     Raises:
-        SettingsError: If there is such a thing, or no run.
+        SettingsError: If there are such arguments, or the folder is not a run.
     """
     flags = {word.partition("=")[0] for word in words}
     for given, todo in (
-        (recipe, "a run is resumed by its own recipe; start a new run for another one"),
-        ("--config" in flags and "--config", "a run is resumed by its own recipe; start a new run for another one"),
-        ("--overwrite" in flags and "--overwrite", "it would delete the run; leave out one of the two"),
-        ("--train.init" in flags and "--init", "the run has its weights already; start a new run from others"),
+        (recipe, "a resumed run uses its own recipe; start a new run for another one"),
+        ("--config" in flags and "--config", "a resumed run uses its own recipe; start a new run for another one"),
+        ("--overwrite" in flags and "--overwrite", "it would delete the run; remove one of the two flags"),
+        ("--train.init" in flags and "--init", "a resumed run uses its own weights; start a new run for other ones"),
     ):
         if given:
             raise SettingsError(f"--resume {run} with {given}: {todo}")
@@ -93,10 +95,10 @@ def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> Non
 
 
 def changes(run: Path, recipe: str) -> dict[str, tuple[Any, Any]]:
-    """Which settings of a run's recipe another one changes: by flag, what they were and what they become.
+    """The settings that differ between the recipe of a run and a new one: flag, old and new value.
 
     Args:
-        run: The run's folder.
+        run: The run folder.
         recipe: The new recipe, as YAML.
     """
     path = run / "recipe.yaml"

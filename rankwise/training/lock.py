@@ -1,4 +1,4 @@
-"""One process at a time trains in a run's folder."""
+"""A lock on the run folder: only one training at a time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NAME = ".lock"
 
 @contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Holds a run's folder while inside, on rank 0 for all processes; a second holder is refused.
+    """Context manager that locks the run folder, in rank 0 for all processes. A second holder is refused.
 
-    The system releases the lock of a process that dies, however it dies: what it left behind is taken over.
+    The system releases the lock of a process that dies in any way, and the next process takes it over.
 
     Args:
-        folder: The run's folder, made if it is not there.
+        folder: The run folder, created if it does not exist.
 
     Raises:
-        SettingsError: If another process holds it, with its name.
+        SettingsError: If another process holds the lock; the message names it.
     """
     handle, made = -1, not folder.exists()
     with all_raise():
@@ -44,12 +44,12 @@ def lock_run(folder: Path) -> Iterator[None]:
             (folder / NAME).unlink(missing_ok=True)
             os.close(handle)
             if made:
-                with suppress(OSError):  # it holds a run by now
+                with suppress(OSError):  # it contains a run now
                     folder.rmdir()
 
 
 def refuse_if_locked(folder: Path) -> None:
-    """Raises a SettingsError if a process trains in this folder."""
+    """Raises a SettingsError if a process is training in this folder."""
     if (folder / NAME).is_file():
         os.close(_acquire(folder))
 
@@ -66,7 +66,7 @@ def _acquire(folder: Path) -> int:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
                 break
-        os.close(handle)  # its holder took it away at this moment
+        os.close(handle)  # its holder has just removed it
     me = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -79,7 +79,7 @@ def _acquire(folder: Path) -> int:
 
 
 def _lock(handle: int) -> bool:
-    """Whether the file is ours now. A lock of POSIX: unlike that of flock, workers that were forked do not hold it."""
+    """Tries to lock the file; returns whether it succeeded. Unlike flock, forked workers do not hold a POSIX lock."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -88,7 +88,7 @@ def _lock(handle: int) -> bool:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
-    except OSError:  # a file system without locks
+    except OSError:  # the file system has no locks
         return True
     return True
 

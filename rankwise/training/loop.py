@@ -1,4 +1,4 @@
-"""The training loop, from a recipe to a folder with a trained detector, read from top to bottom."""
+"""The training loop, from a recipe to a folder with a trained detector. Read it from top to bottom."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ from rankwise.types import Batch, Predictions
 
 
 def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint: str = LAST) -> None:
-    """Trains a detector by a recipe, evaluates it and draws what it sees.
+    """Trains a detector with a recipe, evaluates it and writes figures and a report.
 
     Args:
-        recipe: What to do.
-        folder: Where the run goes; rank 0's counts.
-        resume: Go on from the folder's last checkpoint, or from the start if it was stopped before the first; rank 0's
-            counts.
-        checkpoint: Name of the checkpoint to go on from.
+        recipe: The recipe.
+        folder: The run folder; that of rank 0 is used.
+        resume: Resume from the checkpoint in the folder, or from the start if there is none yet; that of rank 0 is
+            used.
+        checkpoint: Name of the checkpoint to resume from.
     """
     fabric = launch(recipe.train)
     shared, resume = fabric.broadcast((str(folder), resume))
@@ -85,16 +85,16 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint:
 
 
 class Run:
-    """A training under way.
+    """A training run.
 
     Args:
-        recipe: What to do.
-        folder: Where it goes.
+        recipe: The recipe.
+        folder: The run folder.
         fabric: Devices, precision and processes.
-        train_set: What to learn from.
-        val_set: What to be measured on.
-        resume: Take up what is in the folder.
-        checkpoint: Name of the checkpoint in it.
+        train_set: The training images.
+        val_set: The validation images.
+        resume: Whether to resume from the folder.
+        checkpoint: Name of the checkpoint in the folder.
     """
 
     def __init__(
@@ -153,12 +153,12 @@ class Run:
                 write_text(folder / "recipe.yaml", recipe.text)
             at = self.progress
             self.plan = Plan.of(settings, len(self.loader), at)
-            # Without gradients, an image takes about a third of what it takes in training.
+            # Without gradients, an image takes about a third of the training time.
             self.clock = Clock(len(val_set) / settings.images_per_step / 3, at.seconds)
             self.tracker = Tracker(folder, fabric, self.plan, self.clock, settings.log_every, at.step, at.evaluated)
         self.parts = Parts(settings.accumulate, fabric.world_size, self.undo, self.tracker.say)
         if resume:
-            start = f"going on after step {at.step}" if saved else "there is no checkpoint yet: from the start"
+            start = f"resuming after step {at.step}" if saved else "no checkpoint yet: starting from the beginning"
             self.tracker.say("all epochs are done" if self.is_done() else start)
             if saved and fabric.is_global_zero and changed:
                 self.tracker.say("with other settings: " + ", ".join(f"{k} {a} → {b}" for k, (a, b) in changed.items()))
@@ -166,11 +166,11 @@ class Run:
 
     @property
     def evaluated(self) -> Detector:
-        """The detector that is measured and saved: the average of the weights where there is one."""
+        """The detector that is evaluated and saved: the moving average of the weights if there is one."""
         return self.ema.module if self.ema is not None else self.detector
 
     def fit(self) -> None:
-        """Trains to the end, evaluating and saving as the recipe says."""
+        """Trains to the end, with evaluations and checkpoints as set in the recipe."""
         at = self.progress
         self.tracker.ap = at.best_ap if at.best_ap >= 0 else None
         data = self.loader.dataset, self.val_set
@@ -186,7 +186,7 @@ class Run:
                     self.train_epoch(stop)
                     if at.batch == self.plan.steps_per_epoch:
                         at.epoch, at.batch = at.epoch + 1, 0
-                    # An epoch of a few images is over sooner than a checkpoint is written.
+                    # An epoch of a few images takes less time than writing a checkpoint.
                     due = self.fabric.is_global_zero and time.monotonic() - self._last_save > 20 * self._save_seconds
                     if self.is_done() or all_reduce_any(due)[0]:
                         self.save()
@@ -195,15 +195,15 @@ class Run:
             self.tracker.close()
 
     def is_done(self) -> bool:
-        """Whether the run has had its steps and its last evaluation, or no better AP for too long."""
+        """Whether the run has done its steps and its last evaluation, or has run out of patience."""
         at, patience = self.progress, self.recipe.train.patience
         out_of_patience = bool(patience) and at.stale >= patience
         return out_of_patience or (at.step >= self.plan.steps and at.evaluated >= at.step)
 
     def train_epoch(self, stop: StopFlag) -> None:
-        """The steps of an epoch that are left, with the evaluations among them."""
+        """Runs the remaining steps of an epoch, including evaluations."""
         settings, at, watch, plan = self.recipe.train, self.progress, self.watch, self.plan
-        self.evaluate_if_due(stop)  # where the run was stopped during an evaluation
+        self.evaluate_if_due(stop)  # if the run was stopped during an evaluation
         self.detector.train()
         source = self.loader.epoch(at.epoch, start=at.batch)
         self.batches = Prefetcher(source, self.fabric.device, settings.channels_last)
@@ -227,7 +227,7 @@ class Run:
             self.evaluate_if_due(stop)
 
     def evaluate_if_due(self, stop: StopFlag) -> None:
-        """Evaluates after the steps that the plan says, and saves before: a kill then costs no training."""
+        """Evaluates if the plan says so. Saves first, so that a kill loses no training steps."""
         at = self.progress
         if at.evaluated < at.step and self.plan.is_due(at.step):
             self.save()
@@ -235,13 +235,13 @@ class Run:
             at.evaluated = at.step
 
     def train_step(self, batch: Batch | Exception, stop: StopFlag) -> tuple[dict[str, Tensor], Decision]:
-        """One step of the optimiser; returns what the log shows of it, and what all processes decided."""
+        """One optimizer step; returns the values for the log and the decision of all processes."""
         at, clip = self.progress, self.recipe.optimizer.clip_norm
         if isinstance(batch, Exception):
             self.decide(stop, None, None)
             self.save()
             raise batch
-        # Dropout and the like depend on the step alone, so that a resumed run does as if it had never stopped.
+        # Dropout and the like depend only on the step, so that a resumed run behaves like an uninterrupted one.
         torch.manual_seed(self.recipe.train.seed * 1_000_003 + at.step * 1009 + self.fabric.global_rank)
         self.buffers.keep()
         decision, symptoms = Decision(*[False] * 5), Symptoms()
@@ -271,7 +271,7 @@ class Run:
             )
             assert norm is not None
             self.batches.look_ahead()
-            # The one time that the host waits for a GPU; on all processes alike: the norm is of their common gradient.
+            # The only point where the host waits for the GPU. All processes agree, because they share the gradient.
             if not bool(torch.isfinite(norm)):
                 found = symptoms_of_predictions(seen[-1], batch)
                 found = found if found.wrong else symptoms_of_losses(losses.terms, norm, self.detector, batch)
@@ -285,8 +285,8 @@ class Run:
         return {**losses.log, **losses.terms, "gradient_norm": norm}, decision
 
     def decide(self, stop: StopFlag, batch: Batch | None, predictions: Predictions | None) -> Decision:
-        """What all processes do in this step, by the one message that each step costs."""
-        # On a GPU this would wait for it: there bad predictions make the loss NaN, and the gradient of all processes.
+        """What all processes do in this step, agreed by the only message per step."""
+        # On a GPU this would wait for the device. There, bad predictions make the loss and all gradients NaN instead.
         on_host = self.fabric.device.type == "cpu"
         bad = on_host and predictions is not None and not bool(finite(predictions))
         faults = batch is not None and any(target.get("fault") for target in batch.targets)
@@ -297,11 +297,11 @@ class Run:
         return Decision(*all_reduce_any(stop.raised, batch is None, bad, faults, due))
 
     def skip(self, symptoms: Symptoms, normal: bool = False) -> None:
-        """Leaves a step out, says why, and stops the run after too many in a row.
+        """Skips a step, reports why, and stops the run after too many consecutive ones.
 
         Args:
-            symptoms: What this process knows of it.
-            normal: Whether this happens now and then in a good run, too.
+            symptoms: The symptoms in this process.
+            normal: Whether this also happens occasionally in a healthy run.
         """
         at = self.progress
         self.undo()
@@ -318,12 +318,12 @@ class Run:
             raise TrainingStopped(diagnosis(everyone, at.bad_in_a_row, lr, precision, self.detector, self.folder))
 
     def undo(self) -> None:
-        """Forgets gradients and statistics of a step that is not taken."""
+        """Discards gradients and statistics of a skipped step."""
         self.optimizer.zero_grad(set_to_none=True)
         self.buffers.put_back()
 
     def lower_scale(self, terms: dict[str, Tensor]) -> bool:
-        """With 16-bit floats: lowers the factor on the loss; True if it was the factor that was too high."""
+        """With 16-bit floats, lowers the loss scale; True if the scale was too high."""
         scaler = getattr(self.fabric.strategy.precision, "scaler", None)
         if scaler is None:
             return False
@@ -332,7 +332,7 @@ class Run:
         return was_high and all(math.isfinite(float(value.detach())) for value in terms.values())
 
     def report_faults(self, batch: Batch) -> None:
-        """Counts and names the images of the batch, of all processes, that could not be read."""
+        """Counts and names the unreadable images of the batch, of all processes."""
         mine = [(str(target["name"]), target["fault"]) for target in batch.targets if target.get("fault")]
         at = self.progress
         for name, why in chain(*all_gather_objects(mine)):
@@ -341,13 +341,13 @@ class Run:
             self.say_fault(name, why)
 
     def say_fault(self, name: str, why: str) -> None:
-        """Names an image that was left out, once."""
+        """Reports a skipped image, once."""
         if name not in self._known_faults:
             self._known_faults.add(name)
-            self.tracker.say(f"image left out: {why}")
+            self.tracker.say(f"image skipped: {why}")
 
     def evaluate(self, stop: StopFlag) -> None:
-        """Measures the detector on the validation images and keeps it if it is the best so far."""
+        """Evaluates the detector on the validation images and saves it if it is the best so far."""
         at, settings = self.progress, self.recipe.train
         start = time.monotonic()
         broadcast_buffers(self.evaluated)
@@ -370,7 +370,7 @@ class Run:
                 seconds = round(time.monotonic() - start, 2)
                 line = {"kind": "eval", "step": at.step, "epoch": at.epoch, "seconds": seconds, "faults": len(faults)}
                 self.tracker.write({**line, "ap": result.ap, "ap50": result.ap50, "ap75": result.ap75})
-                # Validation images without objects give no AP: then the latest detector is as good as any.
+                # Without validation objects there is no AP: the latest detector is then as good as any.
                 best = ap > at.best_ap or result.ap is None
                 self.tracker.say(
                     f"epoch {at.epoch + 1}: AP {shown(result.ap)}  AP50 {shown(result.ap50)}  "
@@ -382,16 +382,16 @@ class Run:
                 self.tracker.ap = result.ap
         at.stale = 0 if all_reduce_any(best)[0] else at.stale + 1
         if self.is_done() and at.step < self.plan.steps:
-            self.tracker.say(f"{at.stale} evaluations without a better AP (--train.patience): the run ends here")
+            self.tracker.say(f"{at.stale} evaluations without a better AP (--train.patience): stopping the run")
 
     def save(self) -> None:
         """Writes the whole state of the run to ``last.ckpt``."""
         start = time.monotonic()
-        if self.recipe.train.minutes:  # else a checkpoint depends on nothing but the training
+        if self.recipe.train.minutes:  # otherwise a checkpoint depends only on the training
             self.progress.seconds = self.clock.spent
         with all_raise():
             if self.fabric.is_global_zero:
-                if broken := broken_weight(self.detector):  # the checkpoint before is worth more
+                if broken := broken_weight(self.detector):  # keep the previous checkpoint
                     lr, precision = head_lr(self.optimizer), self.recipe.train.precision
                     raise TrainingStopped(broken_weight_message(broken, lr, precision, self.folder))
                 save_checkpoint(self.folder / LAST, self.state.state_dict())

@@ -1,4 +1,4 @@
-"""Processes that wait for each other: no longer than they must, and with a word about the one that is missing."""
+"""Start-up and supervision of processes, with time limits and messages that name the missing process."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from torch import distributed
 
 from rankwise.errors import MeetingError
 
-#: Seconds that processes wait for each other at the start; the variable is for clusters that take longer.
+#: Seconds that processes wait for each other at the start; the environment variable is for slow clusters.
 MEETING_SECONDS = 120.0
 VARIABLE = "RANKWISE_MEETING_SECONDS"
 
-#: Seconds that this process has to end by itself, with more to say, after another one has died.
+#: Seconds for this process to end with its own, more detailed error after another process has died.
 GRACE = 10.0
 
 
 def meet(fabric: Fabric) -> None:
-    """Brings processes together that a launcher such as torchrun has started; which of them is missing is said.
+    """Connects the processes started by a launcher such as torchrun and names missing ones.
 
-    After a restart they meet under a name of its own: torchrun's agent keeps the store in which the processes of the
-    first try have left their addresses, and a process of the second may call the dead. On several machines the number
-    of restarts is not the same for all, and cannot be a name: there the agents are told to keep no store, see the
-    documentation.
+    Each restart uses its own store prefix: torchrun's agent keeps the store with the addresses of the first attempt,
+        and a restarted process might otherwise contact a dead one. On several machines the restart counts differ and
+        cannot be a prefix. There, the agents must be told not to share the store; see the documentation.
 
     Args:
-        fabric: Fabric, before its launch.
+        fabric: Fabric, before launching.
 
     Raises:
-        MeetingError: If a process does not come.
+        MeetingError: If a process does not connect.
     """
     environment = fabric.strategy.cluster_environment  # type: ignore[attr-defined]
     rank, world = environment.global_rank(), environment.world_size()
@@ -50,9 +49,9 @@ def meet(fabric: Fabric) -> None:
     alone = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if shared and alone else "0"
     where = f"rank {rank} waited {limit.total_seconds():g} s at {address}:{port} for"
-    todo = f"Was it started, with the same address and port, and does a firewall let it in? ({VARIABLE} sets the limit)"
+    todo = f"Is it running, with the same address and port, and not blocked by a firewall? ({VARIABLE} sets the limit)"
     host = rank == 0 and not shared
-    if not host and not _answers(address, port, limit.total_seconds()):  # torch would print a stack of C++
+    if not host and not _answers(address, port, limit.total_seconds()):  # torch would print a C++ stack trace
         raise MeetingError(f"{where} rank 0. {todo}")
     try:
         store: Any = distributed.TCPStore(address, port, world, host, limit, wait_for_workers=False)
@@ -70,7 +69,7 @@ def meet(fabric: Fabric) -> None:
 
 
 def _answers(address: str, port: int, seconds: float) -> bool:
-    """Whether somebody listens there before the time is over."""
+    """Whether the address accepts connections before the time limit."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         try:
@@ -84,12 +83,12 @@ def _answers(address: str, port: int, seconds: float) -> bool:
 def _missing(store: Any, keys: Sequence[str]) -> str:
     try:
         return ", ".join(key for key in keys if not store.check([key])) or "the others"
-    except RuntimeError:  # the store went with rank 0
+    except RuntimeError:  # the store died with rank 0
         return keys[0]
 
 
 class Strategy(DDPStrategy):
-    """DDP whose processes, where it starts them itself, are watched: one that dies ends the others with a message."""
+    """DDP that supervises the processes it starts: if one dies, the others end with a message."""
 
     def _configure_launcher(self) -> None:
         super()._configure_launcher()
@@ -98,13 +97,13 @@ class Strategy(DDPStrategy):
 
 
 class _Launcher(subprocess_script._SubprocessScriptLauncher):
-    """Fabric's launcher with a watch of our own: Fabric's kills all processes without a word."""
+    """Fabric's launcher with our own supervision, because Fabric kills all processes without a message."""
 
     def __init__(self, plain: subprocess_script._SubprocessScriptLauncher) -> None:
         super().__init__(plain.cluster_environment, plain.num_processes, plain.num_nodes)
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Starts the other processes and watches them, then calls the function."""
+        """Starts and supervises the other processes, then calls the function."""
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             self._call_children_scripts()
@@ -114,12 +113,13 @@ class _Launcher(subprocess_script._SubprocessScriptLauncher):
 
 
 def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = GRACE) -> None:
-    """Ends this process and the others once one of its children has died, and says which.
+    """Ends this process and the others once a child has died, and reports which one.
 
     Args:
-        children: Rank 1 and those after it.
-        every: Seconds between looks.
-        grace: Seconds to end by itself: who has lost a child in the middle of a step notices, and has more to say.
+        children: The processes with rank 1 and above.
+        every: Seconds between checks.
+        grace: Seconds for this process to end by itself: in the middle of a step it notices, and its error has more
+            details.
     """
 
     def look() -> None:
@@ -128,8 +128,8 @@ def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = G
             dead = next((rank for rank, code in enumerate(codes, start=1) if code), None)
             if dead is not None:
                 code = codes[dead - 1] or 0
-                if code < 0:  # it had no time to say so itself
-                    _say(dead, children[dead - 1].pid, f"was killed by {_name(-code)}; most often memory ran out")
+                if code < 0:  # it could not report this itself
+                    _say(dead, children[dead - 1].pid, f"was killed by {_name(-code)}; usually because memory ran out")
                 time.sleep(grace)
                 if code > 0:
                     _say(dead, children[dead - 1].pid, f"ended with exit code {code}")
@@ -145,8 +145,8 @@ def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = G
 
 def _say(rank: int, pid: int, what: str) -> None:
     print(
-        f"rankwise train: rank {rank} (process {pid}) {what}. The others are stopped; go on from what was saved by "
-        "--resume",
+        f"rankwise train: rank {rank} (process {pid}) {what}. The others are stopped; resume from the last "
+        f"checkpoint with --resume",
         file=sys.stderr,
         flush=True,
     )
@@ -160,7 +160,7 @@ def _name(number: int) -> str:
 
 
 def end_with_parent(every: float = 2.0) -> None:
-    """Ends this process once the one that started it is gone, else it would wait for it and hold its GPU."""
+    """Ends this process once its parent is gone; otherwise it would wait forever and hold its GPU."""
     parent = os.getppid()
 
     def look() -> None:

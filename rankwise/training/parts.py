@@ -1,4 +1,4 @@
-"""Into how many parts a batch is taken, for memory: a fixed number, or more when the GPU's memory runs out."""
+"""Splits batches into parts to save memory: a fixed number, or more when GPU memory runs out."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Parts:
     """Runs the backward pass of a step in parts.
 
     Args:
-        accumulate: The recipe's number; 0 begins with one part and doubles the number when memory runs out.
-        world_size: How many processes there are. Only one alone can try a step again: the others would wait for it.
-        again: Called before a step is tried again: puts back what the first try has changed.
-        say: Called with what a user should hear.
+        accumulate: Number of parts; 0 starts with one part and doubles the number when memory runs out.
+        world_size: Number of processes. A step is only retried with a single process: others would wait for it.
+        again: Called before a retry to restore what the first attempt changed.
+        say: Called with messages for the user.
     """
 
     def __init__(self, accumulate: int, world_size: int, again: Callable[[], None], say: Callable[[str], None]) -> None:
@@ -38,6 +38,4 @@ class Parts:
             self.again()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self.say(
-                f"the GPU's memory is too small for a batch at once: it is taken in {self.count} parts from now on"
-            )
+            self.say(f"GPU memory is too small for a whole batch: batches are now split into {self.count} parts")

@@ -1,4 +1,4 @@
-"""How long a run is, when it is evaluated, and how much time it has left."""
+"""Length, evaluations and remaining time of a run."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from statistics import median
 from rankwise.config.settings import TrainSettings
 from rankwise.training.state import Progress
 
-#: The first evaluation comes within this share of a run.
+#: The first evaluation takes place within this fraction of a run.
 FIRST_BY = 0.2
-#: Where the regular one is later, an extra evaluation is made after this share, unless that is only a few steps.
+#: If the first regular evaluation is later, an extra one follows this fraction, unless that is only a few steps.
 FIRST_AT, FIRST_STEPS = 0.15, 5
-#: Automatic evaluations in a run, and the largest share of a time budget that they take.
+#: Number of automatic evaluations in a run, and the maximum fraction of a time budget that they take.
 EVALUATIONS, EVALUATION_SHARE = 10, 0.15
-#: The first steps compile code and fill caches: they say nothing about the others.
+#: The first steps compile code and fill caches, so they are not timed.
 WARM_UP = 3
-#: Steps after which a time budget is turned into steps again, beside those that follow an evaluation.
+#: Steps after which a time budget is converted to steps again, in addition to those after an evaluation.
 RETHINK = frozenset(5 * 2**power for power in range(12))
-#: Steps that a run with a time budget has until it knows how long a step takes.
+#: Provisional length of a run with a time budget, until the time per step is known.
 PROVISIONAL = 1000
-#: Seconds that figures and pictures take after the last evaluation, roughly.
+#: Approximate seconds for figures after the last evaluation.
 DRAWING = 5.0
 
 
 @dataclass
 class Plan:
-    """The length of a run and its evaluations, in steps.
+    """Length and evaluations of a run, in steps.
 
     Attributes:
         steps: Steps of the whole run.
         steps_per_epoch: Steps in an epoch.
         interval: Steps between evaluations.
-        base: The step from which intervals count: with a time budget that of the last evaluation.
+        base: The step where intervals start: with a time budget, that of the last evaluation.
     """
 
     steps: int
@@ -45,15 +45,15 @@ class Plan:
 
     @classmethod
     def of(cls, settings: TrainSettings, steps_per_epoch: int, at: Progress) -> Plan:
-        """The plan for a number of epochs; with a time budget a provisional one, or that of a run that is resumed.
+        """The plan for a number of epochs. With a time budget, a provisional one or that of a resumed run.
 
         Args:
-            settings: The recipe's section.
+            settings: The training settings.
             steps_per_epoch: Steps in an epoch.
-            at: Where the run is.
+            at: The progress of the run.
         """
         if settings.minutes:
-            # A budget that was raised after the run had used it up gives more steps of the same length.
+            # If the budget was raised after the run had used it up, more steps of the same duration follow.
             raised = 60 * settings.minutes > 1.2 * at.seconds > 0
             steps = int(at.step * 60 * settings.minutes / at.seconds) if raised else PROVISIONAL
             steps = at.steps if at.steps > at.step or (at.steps and not raised) else steps
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def epochs(self) -> int:
-        """Epochs that the run begins."""
+        """Number of epochs, including an incomplete last one."""
         return -(-self.steps // self.steps_per_epoch)
 
     @property
@@ -80,18 +80,18 @@ class Plan:
         return step in (self.steps, self.first) or (step > self.base and (step - self.base) % self.interval == 0)
 
     def evaluations_after(self, step: int) -> int:
-        """How many evaluations are left after this step."""
+        """Number of evaluations after this step."""
         whole, done = self.steps - self.base, step - self.base
         later = whole // self.interval - done // self.interval
         return later + (whole % self.interval != 0 and step < self.steps) + (step < self.first)
 
 
 class Clock:
-    """Measures steps and evaluations, and says how long the rest takes.
+    """Times steps and evaluations and estimates the remaining time.
 
     Args:
-        evaluation_guess: How many steps one evaluation takes, until one has been measured.
-        spent: Seconds that the run took before it was resumed.
+        evaluation_guess: Duration of an evaluation in steps, until one has been timed.
+        spent: Seconds of the run before it was resumed.
     """
 
     def __init__(self, evaluation_guess: float, spent: float = 0.0) -> None:
@@ -109,16 +109,16 @@ class Clock:
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds that a step takes: the median of the last ones, without the slow first ones; None if unknown."""
+        """Seconds per step: the median of recent steps without the slow first ones; None if unknown."""
         return median(self._steps) if self._steps else None
 
     @property
     def evaluation_seconds(self) -> float:
-        """Seconds that an evaluation takes: the last one's, or a guess."""
+        """Seconds per evaluation: of the last one, or a guess."""
         return self._evaluations[-1] if self._evaluations else self._guess * (self.step_seconds or 0.0)
 
     def step(self) -> None:
-        """A step has just ended."""
+        """Call after a step."""
         now = time.perf_counter()
         self._seen += 1
         if self._seen > WARM_UP:
@@ -126,26 +126,26 @@ class Clock:
         self._last = now
 
     def evaluation(self, seconds: float) -> None:
-        """An evaluation has just ended; it does not count as part of the next step."""
+        """Call after an evaluation, which does not count as part of the next step."""
         self._evaluations.append(seconds)
         self.pause()
 
     def pause(self) -> None:
-        """What has happened since the last step is not part of the next one."""
+        """Excludes the time since the last step from the next one."""
         self._last = time.perf_counter()
 
     def left(self, plan: Plan, step: int) -> float | None:
-        """Seconds until the run has ended, the evaluation and the drawing at its end included; None if unknown."""
+        """Seconds until the end of the run, including the last evaluation and the figures; None if unknown."""
         if self.step_seconds is None:
             return None
-        evaluations = plan.evaluations_after(step) + 1  # the results at the end are measured on their own
+        evaluations = plan.evaluations_after(step) + 1  # the final results are a separate evaluation
         return (plan.steps - step) * self.step_seconds + evaluations * self.evaluation_seconds
 
     def fit(self, plan: Plan, step: int, minutes: float) -> None:
-        """Sets length and evaluations of a plan so that the run ends with the time budget.
+        """Sets the length and evaluations of a plan so that the run uses the time budget.
 
         Args:
-            plan: The plan, which is changed.
+            plan: The plan, modified in place.
             step: Steps taken so far.
             minutes: The budget for the whole run.
         """
@@ -153,7 +153,7 @@ class Clock:
         if seconds is None:
             return
         evaluation = self.evaluation_seconds
-        if not self._evaluations:  # a guess must not end a run
+        if not self._evaluations:  # an estimate must not end the run
             evaluation = min(evaluation, EVALUATION_SHARE / 2 * 60 * minutes)
         left = 60 * minutes - self.spent - evaluation - DRAWING
         share = min(EVALUATION_SHARE, EVALUATIONS * evaluation / (60 * minutes))
@@ -164,16 +164,16 @@ class Clock:
 def fit_to_budget(
     plan: Plan, clock: Clock, at: Progress, minutes: float, broadcast: Callable[[tuple[int, int]], tuple[int, int]]
 ) -> None:
-    """With a time budget: sets the length of the run, now and then, by how long steps and evaluations take.
+    """With a time budget, adjusts the length of the run from time to time to the measured durations.
 
     Args:
-        plan: The plan, which is changed, on all processes alike.
-        clock: What was measured.
-        at: Where the run is.
+        plan: The plan, modified in the same way in all processes.
+        clock: The measured durations.
+        at: The progress of the run.
         minutes: The budget; 0 is none.
-        broadcast: Gives all processes what the first one has.
+        broadcast: Broadcasts a value of rank 0 to all processes.
     """
-    # Often at first, when little is known: after 5, 10, 20, 40, … steps, and after each evaluation.
+    # More often at first: after 5, 10, 20, 40, … steps, and after each evaluation.
     if minutes and (at.step in RETHINK or (at.evaluated and at.step == at.evaluated + 1)):
         clock.fit(plan, at.step, minutes)
         plan.steps, plan.interval = broadcast((plan.steps, plan.interval))

@@ -1,4 +1,4 @@
-"""Batches on their way to the GPU while it works on the one before."""
+"""Copies the next batch to the GPU while it works on the current one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rankwise.types import Batch
 
 
 class Prefetcher:
-    """Gives batches on a device; `look_ahead` starts the copy of the next one on a stream of its own.
+    """Iterates over batches on a device; `look_ahead` starts the copy of the next one on a separate stream.
 
-    What goes wrong is returned in place of a batch, so that all processes can hear of it in the same step.
+    Errors are returned instead of a batch, so that all processes learn about them in the same step.
 
     Args:
-        batches: Batches on the host, page-locked where the device is a GPU.
-        device: Where to.
-        channels_last: Whether images get that memory format.
+        batches: Batches on the host, in pinned memory if the device is a GPU.
+        device: The target device.
+        channels_last: Whether to convert images to this memory format.
     """
 
     def __init__(self, batches: Iterator[Batch], device: torch.device, channels_last: bool = False) -> None:
@@ -28,17 +28,17 @@ class Prefetcher:
         self._next: Batch | Exception | None = None
 
     def next(self) -> Batch | Exception:
-        """The next batch, ready for the current stream, or why there is none."""
+        """The next batch, ready for the current stream, or the error."""
         batch = self._next or self._load()
         self._next = None
         if self.stream is not None and isinstance(batch, Batch):
             current = torch.cuda.current_stream(self.device)
             current.wait_stream(self.stream)
-            batch.images.record_stream(current)  # else its memory could be given away while it is still read
+            batch.images.record_stream(current)  # otherwise its memory could be reused while it is still being read
         return batch
 
     def look_ahead(self) -> None:
-        """Loads the next batch and starts its copy: to be called while the GPU has work. On a CPU nothing is gained."""
+        """Loads the next batch and starts its copy. Call it while the GPU is busy; on a CPU it has no effect."""
         if self.stream is not None and self._next is None:
             self._next = self._load()
 

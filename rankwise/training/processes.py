@@ -1,4 +1,4 @@
-"""Devices and processes: one, several on a machine or several machines, and what they decide together."""
+"""Devices and processes, on one or several machines, and their common decisions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from rankwise.config.settings import TrainSettings
 from rankwise.errors import SettingsError
 from rankwise.training.meeting import Strategy, end_with_parent, meet
 
-# Running statistics are those of rank 0, as is DDP's way, but they are sent when they are read and not at each forward:
-# a process that fails before its forward then leaves no other waiting in it. Newer versions of torch call it so:
+# Running statistics are those of rank 0, as usual in DDP, but they are broadcast when they are read and not in every
+# forward pass. A process that fails before its forward pass then does not block the others. Newer versions of torch
+# call it so:
 _NEW_NAME = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _DDP = {"forward_sync_buffers" if _NEW_NAME else "broadcast_buffers": False}
 
 
 class Decision(NamedTuple):
-    """What all processes decide in the middle of a step: each holds if it holds for any of them.
+    """What all processes decide in the middle of a step; a field is true if it is true for any process.
 
     Attributes:
-        stop: A signal has come: stop after this step.
+        stop: A signal was received: stop after this step.
         failed: There is no batch: stop before this step.
         bad: Predictions are not finite: skip this step.
         faults: Images of the batch could not be read.
@@ -46,7 +47,7 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 
 
 def launch(settings: TrainSettings) -> Fabric:
-    """Starts the processes that the settings ask for; those of ``torchrun`` are there already, and count instead."""
+    """Starts the processes of the settings. Under ``torchrun``, its processes are used instead."""
     fabric = build_fabric(settings)
     environment = getattr(fabric.strategy, "cluster_environment", None)
     if isinstance(environment, LightningEnvironment) and environment.local_rank() > 0:
@@ -59,22 +60,22 @@ def launch(settings: TrainSettings) -> Fabric:
         if fabric.world_size == 1:
             raise
         raise SettingsError(
-            f"the processes could not reach each other ({' '.join(str(error).split())[:300]}): are all of them "
-            "started, with the same address and port, and does a firewall let them through?"
+            f"the processes could not reach each other ({' '.join(str(error).split())[:300]}): check that all of "
+            f"them are started with the same address and port, and that no firewall blocks them"
         ) from error
-    if settings.threads:  # after the launch, which shares the cores among the processes
+    if settings.threads:  # after launching, which divides the cores among the processes
         torch.set_num_threads(settings.threads)
     return fabric
 
 
 def build_fabric(settings: TrainSettings) -> Fabric:
-    """Fabric by the settings, its processes not yet started."""
+    """Creates Fabric from the settings, without starting its processes."""
     accelerator = settings.accelerator
     if accelerator == "cuda" and not torch.cuda.is_available():
-        raise SettingsError("--train.accelerator cuda: torch sees no GPU here; use cpu or auto")
+        raise SettingsError("--train.accelerator cuda: torch finds no GPU; use cpu or auto")
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
     if settings.precision == "16" and on_cpu:
-        raise SettingsError("--train.precision 16 needs a GPU; on the CPU take bf16 or 32")
+        raise SettingsError("--train.precision 16 needs a GPU; on the CPU use bf16 or 32")
     if settings.precision == "bf16" and on_cpu:
         _enable_bf16()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", settings.devices))
@@ -85,7 +86,7 @@ def build_fabric(settings: TrainSettings) -> Fabric:
         raise SettingsError(f"--devices {local}: this machine has {torch.cuda.device_count()} GPUs")
     share_of_batch(settings.images_per_step, local * nodes)
     strategy = Strategy(**_DDP) if local * nodes > 1 else "auto"  # type: ignore[arg-type]
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would tell its rank
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # otherwise every process prints its rank
     return Fabric(
         accelerator=accelerator,
         devices=local,
@@ -96,7 +97,7 @@ def build_fabric(settings: TrainSettings) -> Fabric:
 
 
 def _enable_bf16() -> None:
-    """Before the processes start: those that Fabric starts inherit what is set."""
+    """Call before the processes start: those started by Fabric inherit the environment."""
     try:
         changed = enable_bf16()
     except Bf16Error as error:
@@ -106,10 +107,10 @@ def _enable_bf16() -> None:
 
 
 def share_of_batch(batch_size: int, world_size: int) -> int:
-    """Images of a batch for each process."""
+    """Number of images of a batch per process."""
     if batch_size < 1 or batch_size % world_size:
         raise SettingsError(
-            f"a batch of {batch_size} images does not divide among {world_size} processes: "
+            f"a batch of {batch_size} images cannot be divided among {world_size} processes: "
             f"set --train.batch_size to a multiple of {world_size}, or the number of processes to a divisor of "
             f"{batch_size}"
         )

@@ -1,4 +1,4 @@
-"""Optimiser and learning rate as functions of the settings."""
+"""Optimizer and learning rate schedule."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rankwise.config.settings import OptimizerSettings, ScheduleSettings
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool = False) -> torch.optim.Optimizer:
-    """The optimiser over all weights that train; norms and biases get no weight decay.
+    """Creates the optimizer over all trainable weights; norms and biases have no weight decay.
 
     Args:
-        model: Whose weights.
-        settings: The recipe's section.
-        scaled: Whether gradients come scaled, as in 16-bit training.
+        model: The model.
+        settings: The optimizer settings.
+        scaled: Whether gradients are scaled, as in 16-bit training.
     """
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
@@ -32,23 +32,23 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool 
         }
         for (backbone, decays), weights in groups.items()
     ]
-    # All weights in one pass over each instead of one for every operation; such a step would undo the scale by itself,
-    # too late for the gradients to be clipped before.
+    # The fused step makes one pass over the weights instead of one per operation. With scaled gradients it would
+    # unscale them itself, too late for clipping.
     fused = None if scaled else True
     if settings.name == "SGD":
         return torch.optim.SGD(params, lr=settings.lr, momentum=settings.momentum, fused=fused)
     return torch.optim.AdamW(params, lr=settings.lr, betas=(settings.momentum, 0.999), fused=fused)
 
 
-#: Warm-up takes at most this share of a run: a short one would be over before it had its full learning rate.
+#: Maximum fraction of a run for warm-up: a short run would end before it reached its full learning rate.
 WARMUP_SHARE = 0.1
 
 
 def lr_factor(step: int, settings: ScheduleSettings, steps_per_epoch: int, steps: int) -> float:
-    """The share of the full learning rate at a step, counted from 0.
+    """The factor on the learning rate at a step, counted from 0.
 
     Args:
-        step: Steps taken so far.
+        step: Number of steps so far.
         settings: The schedule.
         steps_per_epoch: Steps in an epoch.
         steps: Length of the whole training.
@@ -66,26 +66,26 @@ def lr_factor(step: int, settings: ScheduleSettings, steps_per_epoch: int, steps
 
 
 def unreached(settings: ScheduleSettings, steps_per_epoch: int, steps: int) -> str | None:
-    """What to say of milestones that lie beyond the end of the run; None if all is well."""
+    """A warning about milestones beyond the end of the run, or None."""
     epochs = steps / steps_per_epoch
     if settings.decay != "step" or not any(milestone >= max(1, epochs) for milestone in settings.milestones):
         return None
     return (
-        f"schedule.milestones {list(settings.milestones)} are epochs, and the run has {epochs:.3g}: the learning rate "
-        'does not fall at those beyond its end. Shares of the run fit any length: --schedule.milestones "[0.75, 0.9]"'
+        f"schedule.milestones {list(settings.milestones)} are epochs, but the run has {epochs:.3g}: later milestones "
+        'have no effect. Fractions of the run work for any length: --schedule.milestones "[0.75, 0.9]"'
     )
 
 
 def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Sets every parameter group to its share of its full learning rate.
+    """Sets the learning rate of every parameter group.
 
-    There is no scheduler object whose state a resumed run would have to restore: the rate follows from the step.
+    The rate is a function of the step, so there is no scheduler state to restore.
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 
 
 def head_lr(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate of the head, the one that a recipe names; a backbone has its own factor on it."""
+    """The learning rate of the head, as set in the recipe; the backbone has an extra factor."""
     groups = optimizer.param_groups
     return float(next((group for group in groups if group.get("name") != "backbone"), groups[0])["lr"])

@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM, Ctrl-C or a closed terminal become a flag that the loop looks at."""
+"""Turns SIGTERM, Ctrl-C or a closed terminal into a flag that the training loop checks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from subprocess import Popen
 from types import FrameType
 
-#: Launchers pass a Ctrl-C on to processes that the terminal has already sent it to: that is not a second one.
+#: Launchers forward a Ctrl-C that the terminal has already sent to all processes: this is not a second Ctrl-C.
 SAME_SECONDS = 2.0
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, has saved its state and can go on later.
+    """The run was stopped by a signal, has saved its state and can be resumed.
 
     Args:
         number: The signal.
@@ -28,7 +28,7 @@ class Interrupted(Exception):
 
 
 class StopFlag:
-    """Whether a signal to stop has come, and which."""
+    """Whether a stop signal was received, and which one."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -36,16 +36,16 @@ class StopFlag:
 
     @property
     def raised(self) -> bool:
-        """Whether one has come."""
+        """Whether a signal was received."""
         return self.number is not None
 
 
 @contextmanager
 def stop_signals(children: Sequence[Popen[bytes]] = ()) -> Iterator[StopFlag]:
-    """Turns signals to stop into a flag, so that the step is finished and saved; a second Ctrl-C ends at once.
+    """Turns stop signals into a flag, so that the step can finish and be saved. A second Ctrl-C exits at once.
 
     Args:
-        children: Processes that a signal is passed on to.
+        children: Processes to forward the signal to.
     """
     flag, owner = StopFlag(), os.getpid()
 
@@ -64,8 +64,8 @@ def stop_signals(children: Sequence[Popen[bytes]] = ()) -> Iterator[StopFlag]:
     names = [name for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
     numbers = [getattr(signal, name) for name in names]
     if threading.current_thread() is not threading.main_thread():
-        numbers = []  # Python lets the main thread alone set handlers
-    # nohup ignores SIGHUP, and so shall we.
+        numbers = []  # only the main thread can set handlers
+    # Under nohup, SIGHUP stays ignored.
     numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, handle) for number in numbers}
     try:

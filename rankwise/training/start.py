@@ -1,4 +1,4 @@
-"""What a run says before it trains: device, data, weights and folder, and what in the data deserves a look."""
+"""The first lines of a training: device, data, weights and folder, and warnings about the data."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from rankwise.config.recipe import Recipe
 from rankwise.data.dataset import DetectionDataset
 from rankwise.images.settings import InputSettings
 
-#: The most frequent class with this many times the boxes of the rarest is worth a line.
+#: Warn if the most frequent class has this many times the boxes of the rarest.
 UNEVEN = 10
-#: Boxes with fewer pixels than this on a side, as the detector sees them, are hardly found.
+#: Boxes with a side below this many input pixels are hard to detect.
 TINY = 8
-#: Boxes below this many pixels in the file are more likely a slip than an object.
+#: Boxes below this many pixels in the file are probably annotation mistakes.
 SLIP = 2
-#: Class names that a line shows.
+#: Maximum number of class names in a line.
 NAMES = 8
 
 
 def announcement(
     recipe: Recipe, folder: Path, device: torch.device, train: DetectionDataset, val: DetectionDataset, weights: str
 ) -> list[str]:
-    """The lines, in the order in which they are read.
+    """The lines to print, in order.
 
     Args:
-        recipe: What is trained.
-        folder: Where the run goes.
-        device: Where it is computed.
+        recipe: The recipe.
+        folder: The run folder.
+        device: The device.
         train: The training images.
         val: The validation images.
-        weights: Where the detector's first weights are from.
+        weights: The source of the initial weights.
     """
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
@@ -42,7 +42,7 @@ def announcement(
     sizes = recipe.model.input
     return [
         f"device    {device}{name}{threads}, precision {recipe.train.precision}",
-        f"images    {len(train):,} to train on{_boxes(train)}, {len(val):,} to validate on{_boxes(val)}",
+        f"images    {len(train):,} for training{_boxes(train)}, {len(val):,} for validation{_boxes(val)}",
         f"classes   {count}: {names}",
         f"detector  {recipe.model.backbone.name} at {sizes.short_side} × {sizes.max_side} pixels at most, "
         f"{type(recipe.loss).__name__}, {type(recipe.assign).__name__}",
@@ -53,13 +53,15 @@ def announcement(
 
 
 def warnings(train: DetectionDataset, sizes: InputSettings) -> list[str]:
-    """One line each on imbalance between classes, on tiny boxes and on slips, where there is reason to."""
+    """Warnings about class imbalance, tiny boxes and probable annotation mistakes, one line each."""
     lines = []
     labels = Counter(int(label) for record in train.records for label in record.labels[~record.iscrowd])
     counts = sorted((labels.get(label, 0), name) for label, name in enumerate(train.classes))
     (few, rare), (many, frequent) = counts[0], counts[-1]
     if many >= UNEVEN * max(few, 1) or few == 0 < many:
-        lines.append(f"uneven    {frequent!r} has {many:,} boxes, {rare!r} has {few:,}: expect a lower AP for the rare")
+        lines.append(
+            f"uneven    {frequent!r} has {many:,} boxes, {rare!r} has {few:,}: expect a lower AP for rare classes"
+        )
     shorter, seen = [], []
     for record in train.records:
         height, width = sizes.input_size(record.height, record.width)
@@ -67,14 +69,17 @@ def warnings(train: DetectionDataset, sizes: InputSettings) -> list[str]:
         shorter.append(sides.min(axis=1))
         seen.append((sides * [width / record.width, height / record.height]).min(axis=1))
     if not any(map(len, shorter)):
-        return [*lines, "boxes     there are none: the detector learns that there is nothing to find"]
+        return [*lines, "boxes     no boxes found: the detector will learn to detect nothing"]
     pixels, visible = np.concatenate(shorter), np.concatenate(seen)
     if slips := int((pixels < SLIP).sum()):
-        lines.append(f"slips     {slips:,} boxes are less than {SLIP} pixels wide or high: are they meant to be?")
+        lines.append(
+            f"slips     {slips:,} boxes are less than {SLIP} pixels wide or high: check whether they are "
+            f"annotation mistakes"
+        )
     if (share := float((visible < TINY).mean())) >= 0.05:
         lines.append(
-            f"tiny      {100 * share:.0f} % of the boxes have a side below {TINY} pixels at the detector's size: a "
-            "larger --model.input.short_side helps, as far as the images have the pixels"
+            f"tiny      {100 * share:.0f} % of the boxes have a side below {TINY} pixels at the input size: a larger "
+            f"--model.input.short_side helps if the images are large enough"
         )
     return lines
 

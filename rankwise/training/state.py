@@ -1,4 +1,4 @@
-"""All that a run's future depends on beside its recipe, to be saved, and taken up again by a recipe that still fits."""
+"""The complete state of a run, to be saved in checkpoints and restored under a compatible recipe."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ FINGERPRINT = "fingerprint"
 
 @dataclass
 class Progress:
-    """Where a run is.
+    """The progress of a run.
 
     Attributes:
-        epoch: The epoch under way, from 0.
-        batch: Steps of it that are done; all of them while it is being evaluated.
-        step: Steps done in all.
+        epoch: The current epoch, from 0.
+        batch: Finished steps of this epoch; all of them during its evaluation.
+        step: Finished steps in total.
         best_ap: The best AP so far; -1 before the first evaluation.
-        skipped: Steps that were not taken because the loss or a gradient was not finite.
-        bad_in_a_row: How many of these came last, one after the other.
-        faults: How often an image could not be read and was left out.
+        skipped: Steps skipped because the loss or a gradient was not finite.
+        bad_in_a_row: Number of consecutive skipped steps until now.
+        faults: Number of times an unreadable image was skipped.
         evaluated: The step after which the detector was last evaluated.
         stale: Evaluations since the best one.
-        seconds: How long a run with a time budget has taken.
-        steps: How long the budget lets it be; 0 without one.
+        seconds: Duration of a run with a time budget so far.
+        steps: Number of steps that fit into the budget; 0 without one.
     """
 
     epoch: int = 0
@@ -59,17 +59,17 @@ class Progress:
 
 @dataclass
 class RunState:
-    """What a checkpoint holds, as the objects it lives in.
+    """The objects whose state a checkpoint contains.
 
     Attributes:
-        detector: The detector that is trained.
-        criterion: Its losses, some of which remember earlier batches.
-        optimizer: The optimiser.
-        ema: The average of the weights, if there is one.
-        precision: With 16-bit floats it holds the factor on the loss.
-        fixed: What must be the same when the run goes on, see :func:`fixed_settings`.
-        progress: Where the run is.
-        notes: What a user should hear about a state that was loaded.
+        detector: The trained detector.
+        criterion: The losses, some of which have state.
+        optimizer: The optimizer.
+        ema: The moving average of the weights, if there is one.
+        precision: The precision plugin; with 16-bit floats it holds the loss scale.
+        fixed: Settings that must not change on resume, see :func:`fixed_settings`.
+        progress: The progress of the run.
+        notes: Messages for the user about a loaded state.
     """
 
     detector: Detector
@@ -82,7 +82,7 @@ class RunState:
     notes: list[str] = field(default_factory=list)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as tensors and plain values. Random numbers need none: they follow from seed, step and image."""
+        """The state as tensors and plain values. It has no random state, which follows from seed, step and image."""
         return {
             "progress": asdict(self.progress),
             "settings": without_pretrained(self.detector.settings).to_dict(),
@@ -95,12 +95,12 @@ class RunState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes everything what it was when ``state`` was collected.
+        """Restores the state.
 
-        What the recipe says of learning rate, weight decay and the like counts, not what it said then.
+        Learning rate, weight decay and similar settings come from the current recipe, not from the checkpoint.
 
         Raises:
-            SettingsError: If the recipe or the dataset no longer fits.
+            SettingsError: If the recipe or the dataset is not compatible.
         """
         for name, now in self.fixed.items():
             before = state["fixed"].get(name)
@@ -108,7 +108,7 @@ class RunState:
                 if before is not None and before != now:
                     self.notes.append(
                         "WARNING: the training images or their annotations have changed since the last checkpoint, "
-                        "though not their number: from here on the run learns from other data than it began with"
+                        "although their number has not: the run continues with different data"
                     )
             elif before != now:
                 raise SettingsError(_changed(name, before, now))
@@ -120,42 +120,42 @@ class RunState:
             if state["precision"]:
                 self.precision.load_state_dict(state["precision"])
             if self._weights() != state["optimizer"]["weights"]:
-                raise ValueError("other weights are trained now")
+                raise ValueError("the set of trained weights has changed")
             groups = self.optimizer.state_dict()["param_groups"]
             self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
         for name, value in state["progress"].items():
             setattr(self.progress, name, value)
 
     def _weights(self) -> list[list[int]]:
-        """The numbers of the weights in each of the optimiser's groups."""
+        """The number of weights in each group of the optimizer."""
         return [group["params"] for group in self.optimizer.state_dict()["param_groups"]]
 
 
 def read_checkpoint(folder: Path, name: str, fabric: Fabric) -> dict[str, Any] | None:
-    """What a checkpoint of a run holds, on all processes; None if the run was stopped before there was one.
+    """Reads the checkpoint of a run, in all processes; None if the run was stopped before the first one.
 
     Args:
-        folder: The run's.
-        name: Name of the checkpoint's file.
+        folder: The run folder.
+        name: File name of the checkpoint.
         fabric: The processes.
     """
     state, last = None, folder / LAST
     with all_raise():
         if fabric.is_global_zero:
             remove_parts(folder)
-            # A best detector without a checkpoint is no young run: the checkpoint was taken away.
+            # If there is a best detector but no checkpoint, the checkpoint was removed.
             if name != LAST or last.exists() or (folder / "best.safetensors").exists():
                 state = load_checkpoint(folder / name)
             if name != LAST and last.exists():
-                set_aside(last)  # or the next checkpoint would put it in the place of the good one
-    return fabric.broadcast(state)  # other machines need not see the folder
+                set_aside(last)  # otherwise the next checkpoint would replace the good one with it
+    return fabric.broadcast(state)  # other machines may not have access to the folder
 
 
 def fixed_settings(recipe: Recipe, dataset: DetectionDataset) -> dict[str, Any]:
-    """What decides which images a step takes, and what the saved state means.
+    """The settings that determine the images of a step and the meaning of the saved state.
 
     Args:
-        recipe: The run's.
+        recipe: The recipe of the run.
         dataset: The training images.
     """
     return {
@@ -171,27 +171,27 @@ def fixed_settings(recipe: Recipe, dataset: DetectionDataset) -> dict[str, Any]:
 def _fingerprint(dataset: DetectionDataset) -> str | None:
     try:
         return dataset.fingerprint()
-    except (OSError, ParseError):  # an image that cannot be read is told of when its turn comes
+    except (OSError, ParseError):  # an unreadable image is reported when it is loaded
         return None
 
 
 def without_pretrained(settings: DetectorSettings) -> DetectorSettings:
-    """The same detector without its backbone's first weights, which the checkpoint replaces: they may be gone."""
+    """The same settings without pretrained weights: the checkpoint replaces them, and the file may be gone."""
     return replace(settings, backbone=replace(settings.backbone, pretrained=False))
 
 
 def _changed(name: str, before: Any, now: Any) -> str:
     if name == "classes":
-        return f"the dataset's classes have changed: they were {before}, now they are {now}. Start a new run"
+        return f"the classes of the dataset have changed: they were {before}, now they are {now}. Start a new run"
     if name == "training images":
         return (
-            f"the dataset has changed: it had {before} training images, now it has {now}. Put it back as it was, or "
-            "start a new run"
+            f"the dataset has changed: it had {before} training images, now it has {now}. Restore it, or start a new "
+            f"run"
         )
     advice = ""
     if name == "--train.batch_size":
-        advice = "; for less memory add --train.accumulate 2, which takes the same steps in parts"
-    return f"a run that goes on keeps {name} {before}, now it is {now}. Leave the flag out, or start a new run{advice}"
+        advice = "; to save memory, add --train.accumulate 2, which computes the same steps in parts"
+    return f"a resumed run must keep {name} {before}, but it is now {now}. Remove the flag, or start a new run{advice}"
 
 
 @contextmanager
@@ -201,6 +201,6 @@ def _fitting() -> Iterator[None]:
     except (RuntimeError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:300]
         raise SettingsError(
-            f"the recipe no longer fits the run's checkpoint ({reason}). Go on without flags for --model and --loss, "
-            "or start a new run"
+            f"the recipe does not match the checkpoint of the run ({reason}). Resume without flags for --model and "
+            f"--loss, or start a new run"
         ) from error

@@ -1,4 +1,4 @@
-"""Forward and backward of one batch, ranked as a whole even where memory holds only a part of it."""
+"""Forward and backward of one batch, ranked as a whole even if memory only holds a part of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DIFFERENTIABLE = ("logits", "boxes", "distribution")
 
 
 class PlainForward(nn.Module):
-    """The detector with its predictions as a plain dict, which is what Fabric and DDP can look into.
+    """The detector with its predictions as a plain dict, as Fabric and DDP require.
 
     Args:
         detector: The detector.
@@ -35,7 +35,7 @@ class PlainForward(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Any]:
         predictions = self.detector(images)
-        # By name: under torch.compile vars() of a dataclass is empty.
+        # By name, because vars() of a dataclass is empty under torch.compile.
         return {name: getattr(predictions, name) for name in FIELDS}
 
 
@@ -48,23 +48,23 @@ def whole_batch_backward(
     watch: Stopwatch,
     go_on: Callable[[Predictions], bool] | None = None,
 ) -> Losses | None:
-    """Adds the gradient of the batch's losses to the weights.
+    """Computes the gradients of the losses of a batch.
 
-    A loss that is not finite makes every gradient NaN, on all processes once DDP has averaged them: the norm of the
-    gradient then tells all of them alike that the step must not be taken.
+    A loss that is not finite makes every gradient NaN, in all processes once DDP has averaged them. The gradient norm
+    then tells all of them to skip the step.
 
-    A ranking loss is no sum over images: with several parts, all run forward without a graph, the losses and their
-    gradients with respect to the predictions are those of the whole batch, and each part runs forward again to take
-    its share of them back to the weights.
+    A ranking loss is not a sum over images. With several parts, all parts first run forward without a graph. The losses
+    and their gradients with respect to the predictions are then computed for the whole batch. Finally, each part runs
+    forward again and backpropagates its share.
 
     Args:
         fabric: Precision and processes.
         model: The detector in :class:`PlainForward`, set up by Fabric.
         criterion: The losses.
         batch: Images and targets of this process.
-        parts: Into how many parts to take it.
-        watch: Gets the time of each part of the step.
-        go_on: Asked once, when the predictions are there; if it says no, nothing follows and None is returned.
+        parts: Number of parts.
+        watch: Records the time of each stage of the step.
+        go_on: Called once after the forward pass; if it returns false, the step ends and None is returned.
     """
     if parts == 1 or len(batch.targets) == 1:
         with watch.part("forward"):
@@ -97,18 +97,18 @@ def whole_batch_backward(
 
 
 def finite(predictions: Predictions) -> Tensor:
-    """Whether all predictions are finite, a scalar, by one pass without a copy: a sum keeps what is not finite."""
+    """Whether all predictions are finite, as a scalar. A sum needs one pass and no copy, and keeps NaN and infinity."""
     values = [value for name in DIFFERENTIABLE if (value := getattr(predictions, name)) is not None]
     return torch.isfinite(torch.stack([value.detach().sum(dtype=torch.float32) for value in values]).sum())
 
 
 class Buffers:
-    """The buffers of modules as they were before a step, in case the step turns out not to count.
+    """Saves the buffers of modules before a step, in case the step is skipped.
 
-    Running statistics that have once taken in a NaN never lose it.
+    Running statistics never recover from a NaN.
 
     Args:
-        *modules: Whose.
+        *modules: The modules.
     """
 
     def __init__(self, *modules: nn.Module) -> None:
@@ -117,7 +117,7 @@ class Buffers:
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Remembers them as they are."""
+        """Saves the buffers."""
         now = self._now()
         if len(self.kept) != len(now):
             self.kept = [buffer.clone() for buffer in now]
@@ -126,7 +126,7 @@ class Buffers:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Makes them what they were."""
+        """Restores the buffers."""
         if self.kept:
             torch._foreach_copy_(self._now(), self.kept)
 
@@ -147,20 +147,20 @@ def _losses(criterion: Criterion, predictions: Predictions, batch: Batch, watch:
     except ValueError:
         if bool(finite(predictions)):
             raise
-        # A loss that refuses predictions which are not finite. The other processes are on their way into backward, and
-        # this one must meet them there: with NaN, by which all of them leave the step out.
+        # The loss refuses predictions that are not finite. The other processes are about to run backward, and this one
+        # must join them: with NaN, so that all of them skip the step.
         values = [value for name in DIFFERENTIABLE if (value := getattr(predictions, name)) is not None]
         return Losses({"ranking": sum((value.sum() for value in values), values[0].new_zeros(())) * torch.nan})
 
 
 def _seeded(model: _FabricModule, images: Tensor, seed: int) -> dict[str, Any]:
-    """Forward with random numbers that come again the second time."""
+    """Forward pass with reproducible random numbers, for the second run."""
     torch.manual_seed(seed)
     return model(images)
 
 
 def _joined(outputs: list[dict[str, Any]]) -> Predictions:
-    """The predictions of all parts as one, cut off from the graph."""
+    """The concatenated predictions of all parts, detached."""
 
     def join(name: str) -> Tensor | None:
         values = [output[name] for output in outputs]
@@ -174,7 +174,7 @@ def _joined(outputs: list[dict[str, Any]]) -> Predictions:
 
 @contextmanager
 def _still_statistics(model: nn.Module) -> Iterator[None]:
-    """Batch norms normalise as in training but leave their running statistics alone."""
+    """Batch norms normalize as in training but do not update their running statistics."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

@@ -1,4 +1,4 @@
-"""What a run says while it trains: metrics.jsonl, TensorBoard when installed, and the display."""
+"""Logging: metrics.jsonl, TensorBoard if installed, and the progress display."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from rankwise.training.plan import Clock, Plan, shown
 
 PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
 
-#: Columns of a line of the log, and of the text beside a bar of at least ten.
+#: Width of a log line, and of the text next to a bar of at least ten columns.
 LINE, BAR_TEXT = 80, 69
 
-#: Steps that a stopwatch forgets again.
+#: Number of first steps that the stopwatch drops.
 WARM_UP = 10
 
 
 class Stopwatch:
-    """Seconds by part of a training step.
+    """Time of each part of a training step.
 
-    On a GPU the parts are only told apart by waiting for it at each boundary: there just the steps that are asked for
-    are measured. The first steps, in which things are compiled and caches filled, do not count once there are more.
+    On a GPU, parts can only be timed by waiting for the device, so only requested steps are measured. The first steps,
+    which include compilation, are dropped once there are more.
 
     Args:
-        device: Where the training runs.
+        device: The training device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -49,7 +49,7 @@ class Stopwatch:
         self._measuring = False
 
     def start_step(self, wanted: bool) -> None:
-        """Begins a step; on a GPU it is measured only if wanted."""
+        """Starts a step; on a GPU it is only timed if ``wanted``."""
         if self._begun == WARM_UP:
             self.totals, self.steps = dict.fromkeys(PARTS, 0.0), 0
         self._begun += 1
@@ -58,7 +58,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Adds the time spent inside to a part."""
+        """Context manager that adds the time inside to a part."""
         start = time.perf_counter()
         yield
         if self._measuring:
@@ -67,35 +67,35 @@ class Stopwatch:
             self.totals[name] += time.perf_counter() - start
 
     def seconds(self) -> dict[str, float]:
-        """Mean seconds a step of each part so far."""
+        """Mean seconds per step of each part."""
         return {name: round(total / max(1, self.steps), 6) for name, total in self.totals.items()}
 
     def sentence(self) -> str:
-        """Each part's share of the time, for the end of the training."""
+        """The fraction of time of each part, for the end of the training."""
         whole = sum(self.totals.values()) or 1.0
         shares = ", ".join(f"{name} {100 * total / whole:.1f} %" for name, total in self.totals.items())
         return f"a step took {whole / max(1, self.steps):.3f} s: {shares}"
 
 
-#: Numbers of the log that add up over processes; the others are averaged.
+#: Logged values that are summed over processes; the others are averaged.
 COUNTS = ("positives", "unmatched")
-#: Means over the positives of a step, which count as many times as there are.
+#: Means over the positives of a step, weighted by their number.
 OF_POSITIVES = ("iou",)
 
 
 class Tracker:
-    """Collects a run's numbers and shows them.
+    """Collects and shows the metrics of a run.
 
-    Rank 0 alone writes and prints, the numbers of all processes together.
+    Only rank 0 writes and prints, with the values of all processes combined.
 
     Args:
-        folder: The run's folder.
+        folder: The run folder.
         fabric: The processes.
-        plan: Length of the training.
-        clock: How long it takes.
+        plan: The plan of the training.
+        clock: The clock of the training.
         log_every: Steps between lines of the log.
-        step: Steps already taken. Lines about later ones, of a try that was killed, are dropped from the log.
-        evaluated: The step of the last evaluation that is done.
+        step: Number of finished steps. Log lines of later steps, from before a kill, are dropped.
+        evaluated: The step of the last finished evaluation.
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class Tracker:
 
     @contextmanager
     def display(self, step: int) -> Iterator[None]:
-        """Shows the progress bar while training, on a terminal; elsewhere plain lines are printed."""
+        """Shows a progress bar on a terminal; otherwise, plain lines are printed."""
         if not (self.active and self.console.is_terminal):
             yield
             return
-        # The bar takes what the text leaves of the line.
+        # The bar fills the rest of the line.
         columns = (BarColumn(bar_width=None), TextColumn("{task.fields[text]}", markup=False))
         with Progress(*columns, console=self.console, refresh_per_second=4, expand=True) as progress:
             self._progress = progress
@@ -151,13 +151,13 @@ class Tracker:
                 self._progress = None
 
     def step(self, step: int, epoch: int, values: dict[str, Tensor], images: int) -> bool:
-        """Takes a step's numbers in, without waiting for the device; True when a line is due."""
+        """Records the values of a step without waiting for the device; True if a log line is due."""
         for name, value in values.items():
             value = value.detach().float()
             if name in OF_POSITIVES:
                 value = value * values["positives"]
             self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self._steps += bool(values)  # a step that was skipped has none
+        self._steps += bool(values)  # a skipped step has none
         self._images += images
         if self._progress and self._task is not None:
             text = self._line(step, epoch, BAR_TEXT)
@@ -166,7 +166,7 @@ class Tracker:
         return due or step % self.plan.steps_per_epoch == 0 or step == self.plan.steps
 
     def log(self, step: int, epoch: int, lr: float, extra: dict[str, Any]) -> None:
-        """Writes a line with the means since the last one, over all processes: every one of them must call it."""
+        """Writes a log line with the means since the last one, over all processes. All processes must call it."""
         now = time.perf_counter()
         means = self._means()
         speed = self._images / max(1e-9, now - self._since)
@@ -184,13 +184,13 @@ class Tracker:
         )
         self._shown = {name: means.get(name) for name in ("ranking", "box")}
         self._extras = [f"{speed:.1f} img/s", f"positives {means.get('positives') or 0:.0f}"]
-        if (unmatched := means.get("unmatched") or 0) >= 0.05:  # objects that had none
+        if (unmatched := means.get("unmatched") or 0) >= 0.05:  # objects without positives
             self._extras.insert(0, f"unmatched {unmatched:.1f}")
         if not self._progress:
             self.console.print(self._line(step, epoch, LINE), soft_wrap=True, markup=False)
 
     def _line(self, step: int, epoch: int, width: int) -> str:
-        """Epoch, time left, losses and AP, and as much of the rest as fits."""
+        """Epoch, remaining time, losses and AP, and as much of the rest as fits."""
         losses = [f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in self._shown.items()]
         parts = [
             f"epoch {epoch + 1}/{self.plan.epochs}",
@@ -204,7 +204,7 @@ class Tracker:
         return "  ".join(parts)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line to metrics.jsonl, and its numbers to TensorBoard."""
+        """Appends a line to metrics.jsonl and writes its values to TensorBoard."""
         if self._file is None:
             return
         try:
@@ -222,13 +222,13 @@ class Tracker:
         self.console.print(shown_lines(text), soft_wrap=True, markup=False)
 
     def summarise(self, watch: Stopwatch, skipped: int, faults: int) -> None:
-        """Says at the end where the time went and what was left out."""
+        """Prints at the end how the time was spent and what was skipped."""
         if watch.steps:
             self.say(watch.sentence())
         if skipped:
-            self.say(f"{skipped} steps were skipped because they were not finite; metrics.jsonl names their images")
+            self.say(f"{skipped} steps were skipped because values were not finite; metrics.jsonl lists their images")
         if faults:
-            self.say(f"{faults} times an image could not be read and was left out; metrics.jsonl names them")
+            self.say(f"unreadable images were skipped {faults} times; metrics.jsonl lists them")
 
     def close(self) -> None:
         """Closes the files."""
@@ -238,7 +238,7 @@ class Tracker:
             self._board.close()
 
     def _means(self) -> dict[str, float | None]:
-        """The mean of each number over the steps and processes; counts add up over processes."""
+        """The mean of each value over steps and processes; counts are summed over processes."""
         names = sorted(self._sums)
         if not names:
             return {}
@@ -259,17 +259,17 @@ def _plain(value: float) -> float | None:
 
 
 def _lines_before(path: Path, step: int, evaluated: int) -> list[str]:
-    """The lines of an earlier log that a run keeps when it is resumed after this step and this evaluation."""
+    """The lines of the old log that remain when a run is resumed after this step and evaluation."""
     if not step or not path.exists():
         return []
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
             content = parse_json(line)
-            # An evaluation that was not saved is made again.
+            # An evaluation that was not saved is repeated.
             repeated = content["kind"] == "eval" and content["step"] > evaluated
             if content["step"] <= step and not repeated and line.endswith("\n"):
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
-            continue  # a line cut off by a kill
+            continue  # a line truncated by a kill
     return kept

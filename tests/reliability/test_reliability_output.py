@@ -88,6 +88,6 @@ def test_overwrite_does_not_delete_through_a_link(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "recipe.yaml").write_text("{}")
     (tmp_path / "link").symlink_to("real")
-    with pytest.raises(SettingsError, match=r"is a link to .*real: --overwrite deletes nothing behind a link"):
+    with pytest.raises(SettingsError, match=r"is a link to .*real: --overwrite does not follow links"):
         run_folder(str(tmp_path / "link"), "run", overwrite=True)
     assert (tmp_path / "real" / "recipe.yaml").is_file()

@@ -111,7 +111,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path):
     said = finish(*flags, log=tmp_path / "log", before=overflow_in_step_three, code=2)
     assert "the weights are no longer finite, first backbone" in said
     assert "The learning rate is" in said
-    assert f"The last checkpoint is from before; go on from there with: rankwise train --resume {tmp_path}" in said
+    assert f"The last checkpoint is from before that; resume it with: rankwise train --resume {tmp_path}" in said
     state = checkpoint(tmp_path / "run")
     assert state["progress"]["step"] == 2
     assert all_finite(state["detector"])
@@ -162,7 +162,7 @@ def test_a_corrupt_image_is_named_and_skipped_if_told_so(tmp_path, workers):
     assert [line["epoch"] for line in faults] == [0, 1]
     assert all("train07.jpg" in line["image"] and "train07.jpg" in line["why"] for line in faults)
     assert said.count("train07.jpg: cannot be read") == 1  # named once, counted each time
-    assert "2 times an image could not be read" in said
+    assert "unreadable images were skipped 2 times" in said
     assert "val03.jpg: cannot be read" in said
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["images"] == 4  # of 5
     assert all(line["faults"] == 1 for line in kinds(tmp_path / "run", "eval"))

@@ -66,5 +66,5 @@ def test_a_damaged_file_is_named(tmp_path, content):
 
 
 def test_a_missing_checkpoint_says_how_to_start(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint here"):
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
         load_checkpoint(tmp_path / "last.ckpt")

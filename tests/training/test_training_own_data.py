@@ -238,10 +238,10 @@ def test_fine_tuning_starts_from_the_detector_of_a_run(run, data, tmp_path, monk
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["shapes"], "with shapes: a run is resumed by its own recipe"),
-        (["--config", "shapes"], "with --config: a run is resumed by its own recipe"),
+        (["shapes"], "with shapes: a resumed run uses its own recipe"),
+        (["--config", "shapes"], "with --config: a resumed run uses its own recipe"),
         (["--overwrite"], "with --overwrite: it would delete the run"),
-        (["--init", "other"], "with --init: the run has its weights already"),
+        (["--init", "other"], "with --init: a resumed run uses its own weights"),
     ],
 )
 def test_what_a_resumed_run_would_ignore_is_refused(run, words, said, capsys):

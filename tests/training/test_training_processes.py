@@ -227,7 +227,7 @@ def test_torchrun_restarts_after_a_kill_and_ends_as_if_nothing_had_been(tmp_path
         finally:
             agent.kill()
             agent.wait()
-    assert "going on after step" in (tmp_path / "out").read_text()
+    assert "resuming after step" in (tmp_path / "out").read_text()
     assert differences(*(checkpoint(tmp_path / name) for name in ("whole", "run"))) == []
     steps = [line["step"] for line in lines(tmp_path / "run") if line["kind"] == "train"]
     assert steps == list(range(1, 21))
@@ -236,7 +236,7 @@ def test_torchrun_restarts_after_a_kill_and_ends_as_if_nothing_had_been(tmp_path
 def test_a_restart_needs_a_run_that_it_can_find_again(tmp_path):
     run = live(*TINY, log=tmp_path / "log", env={"TORCHELASTIC_MAX_RESTARTS": "3"})
     assert run.wait() == 2
-    assert "--max-restarts needs --run" in run.said
+    assert "--max-restarts needs --folder" in run.said
 
 
 def test_processes_end_with_the_one_that_started_them(tmp_path):

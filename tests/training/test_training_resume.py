@@ -114,7 +114,7 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, whole, number, code):
     assert "Traceback" not in process.said
     assert checkpoint(run)["progress"]["step"] >= 2
     said = finish("--resume", run, "--train.checkpoint_steps=3", log=tmp_path / "log2")
-    assert "going on after step" in said
+    assert "resuming after step" in said
     assert_same_end(run, whole)
 
 
@@ -150,7 +150,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, whole):
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "run" / "last.ckpt").exists()
     said = finish("--resume", tmp_path / "run", log=tmp_path / "log")
-    assert "no checkpoint yet: from the start" in said
+    assert "no checkpoint yet: starting from the beginning" in said
     assert_same_end(tmp_path / "run", whole)
 
 
@@ -174,7 +174,7 @@ def test_a_run_whose_checkpoint_was_taken_away_does_not_start_again(tmp_path, wh
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "last.ckpt").unlink()
     said = finish("--resume", tmp_path / "run", log=tmp_path / "log", code=2)
-    assert "there is no checkpoint here" in said
+    assert "no such checkpoint" in said
     assert (tmp_path / "run" / "best.safetensors").exists()
 
 
@@ -195,12 +195,12 @@ def test_a_finished_run_says_so_and_goes_on_when_given_more_epochs(tmp_path, who
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--batch_size=2"], "keeps --train.batch_size 4, now it is 2.*--train.accumulate 2"),
+        (["--batch_size=2"], "keep --train.batch_size 4, but it is now 2.*--train.accumulate 2"),
         (["--seed=1"], "keeps --train.seed 0"),
         (["--optimizer.name=SGD"], "keeps --optimizer.name AdamW"),
         (["--data.shapes.train_images=24"], "had 20 training images, now it has 24"),
-        (["--model.head.channels=8"], "no longer fits the run's checkpoint"),
-        (["--loss=APELoss"], "no longer fits the run's checkpoint"),
+        (["--model.head.channels=8"], "does not match the checkpoint of the run"),
+        (["--loss=APELoss"], "does not match the checkpoint of the run"),
     ],
 )
 def test_what_a_run_depends_on_cannot_change(tmp_path, whole, flags, message):
