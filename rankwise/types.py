@@ -1,4 +1,4 @@
-"""What passes between the rooms: predictions, assignments, batches. Plain tensors in small frozen dataclasses."""
+"""Data types shared by all packages: predictions, assignments, batches. Tensors in small frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: One image's ground truth, as torchvision has it: ``boxes`` float32 [N, 4] xyxy, ``labels`` int64 [N], and here also
-#: ``iscrowd`` bool [N]. From a dataset it carries ``image_id`` (int), ``name`` (str), ``size`` and ``original_size``,
-#: each (height, width): of the image as the detector sees it, before padding, and of the file.
+#: The ground truth of an image, as in torchvision: ``boxes`` float32 [N, 4] xyxy, ``labels`` int64 [N], and also
+#: ``iscrowd`` bool [N]. Datasets add ``image_id`` (int), ``name`` (str), and ``size`` and ``original_size``, each
+#: (height, width): of the input before padding, and of the file.
 Target = dict[str, Any]
 
-#: One image's detections: ``boxes`` float [N, 4] xyxy, ``scores`` float [N], falling, ``labels`` int64 [N].
+#: The detections of an image: ``boxes`` float [N, 4] xyxy, ``scores`` float [N] in descending order, ``labels`` int64
+#: [N].
 Detections = dict[str, "Tensor"]
 
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor on a device; from the host to a GPU through page-locked memory, so that the host does not wait."""
+    """Moves a tensor to a device; from the host to a GPU through pinned memory, so that the host does not wait."""
     if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
         tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
     return tensor.to(device, non_blocking=True)
@@ -28,16 +29,16 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 @dataclass(frozen=True)
 class Predictions:
-    """A detector's raw output for a batch, one entry for each anchor of all levels, finest level first.
+    """The raw output of a detector for a batch, one entry per anchor of all levels, finest level first.
 
     Attributes:
         logits: Class logits, [B, A, C].
         boxes: Decoded boxes, xyxy in pixels of the batch, [B, A, 4].
         anchors: Anchor boxes, xyxy in pixels of the batch, the same for every image, [A, 4].
-        level_sizes: How many of the A anchors belong to each level; they sum to A.
-        distribution: Logits over the bins of each side's distance, [B, A, 4, bins + 1], where the head predicts
-            distances as distributions.
-        distance_unit: What one bin is in pixels, per anchor, [A], with ``distribution``.
+        level_sizes: Number of anchors per level; they sum to A.
+        distribution: Logits over the distance bins of each side, [B, A, 4, bins + 1], if the head predicts distances as
+            distributions.
+        distance_unit: Size of a bin in pixels, per anchor, [A], with ``distribution``.
     """
 
     logits: Tensor
@@ -59,9 +60,9 @@ class Assignment:
 
     Attributes:
         labels: The class of a positive, the number of classes for background, -1 for ignored, int64 [B, A].
-        matched: Index of the ground truth of a positive in its image's target, -1 for all others, int64 [B, A].
-        unmatched: How many objects (crowds aside) of the batch have no positive, a scalar int64 tensor.
-        most: More positives than this there cannot be; None if nothing is known without looking at the labels.
+        matched: Index of the ground truth of a positive in the target of its image, -1 for all others, int64 [B, A].
+        unmatched: Number of objects (without crowd regions) of the batch that have no positive, a scalar int64 tensor.
+        most: An upper bound on the number of positives; None if it is unknown without reading the labels.
     """
 
     labels: Tensor
@@ -72,23 +73,23 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images padded to one size, with their targets.
+    """Images padded to the same size, with their targets.
 
     Attributes:
         images: uint8 [B, 3, H, W], padded at the right and bottom.
-        targets: One an image, boxes in pixels of the padded image.
+        targets: One per image, with boxes in pixels of the padded image.
     """
 
     images: Tensor
     targets: list[Target]
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same with its images on another device, without waiting for the copy if they are page-locked.
+        """The same batch with its images on another device, without waiting for the copy if they are pinned.
 
-        Targets stay on the host, where they are checked; an assigner sends what it needs of them in few copies.
+        Targets stay on the host, where they are checked; an assigner copies what it needs.
         """
         return replace(self, images=self.images.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """The same in page-locked memory: what the loader calls before a copy to a GPU."""
+        """The same batch in pinned memory; the loader calls this before a copy to a GPU."""
         return replace(self, images=self.images.pin_memory())

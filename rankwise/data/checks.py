@@ -1,4 +1,4 @@
-"""What is in a dataset, and everything that is wrong with it."""
+"""Checks a dataset: its contents and all its faults."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS, read_image
 
-#: Edges of the histogram of box sizes, square root of the area in pixels; 32 and 96 bound COCO's medium size.
+#: Edges of the histogram of box sizes (square root of the area in pixels). COCO's medium size is 32 to 96.
 SIZE_EDGES = (0, 8, 16, 32, 64, 96, 128, 256, 512, 1024)
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What one split holds, faulty items left out.
+    """The contents of one split, without faulty items.
 
     Attributes:
         name: Name of the split.
-        images: How many images.
-        empty: How many of them have no box.
-        boxes: How many boxes, crowds aside.
-        crowds: How many crowd boxes.
-        classes: Boxes of each class, crowds aside.
+        images: Number of images.
+        empty: Number of images without boxes.
+        boxes: Number of boxes, without crowd boxes.
+        crowds: Number of crowd boxes.
+        classes: Number of boxes per class, without crowd boxes.
         widths: Smallest and largest width of the images.
-        heights: The same of their heights.
-        sizes: How many boxes fall between neighbouring ``SIZE_EDGES``, the last without upper limit.
+        heights: Smallest and largest height.
+        sizes: Number of boxes between neighboring ``SIZE_EDGES``; the last bin has no upper limit.
     """
 
     name: str
@@ -58,15 +58,15 @@ class SplitReport:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What is in a dataset, and what is wrong with it.
+    """The contents and faults of a dataset.
 
     Attributes:
-        folder: The dataset's folder.
-        format: The format that was found; empty if none was.
-        splits: What each split holds.
-        sizes: As a split's ``sizes``, each image once though it may be in several splits.
-        faults: Everything that is wrong.
-        notes: What else a user should hear.
+        folder: The folder of the dataset.
+        format: The detected format; empty if none was detected.
+        splits: The contents of each split.
+        sizes: Like ``sizes`` of a split, with each image counted once even if it is in several splits.
+        faults: All faults.
+        notes: Other messages for the user.
     """
 
     folder: Path
@@ -82,12 +82,12 @@ def check(
     max_pixels: int = MAX_PIXELS,
     progress: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
-    """Read a whole dataset, every image decoded, and report what is there and what is wrong.
+    """Reads a whole dataset, decodes every image, and reports contents and faults.
 
     Args:
         folder: The folder; its format is found out.
         max_pixels: Images with more pixels are faults.
-        progress: Called with the number of images decoded so far and of all, split by split.
+        progress: Called with the number of decoded images and the total, for each split.
     """
     root = Path(folder)
     try:
@@ -103,7 +103,7 @@ def check(
         except DataError as error:
             report.faults.append(_whole_file(error))
             continue
-        told = set(report.faults)  # a file that several splits share is as faulty in each
+        told = set(report.faults)  # a file shared by several splits is faulty in each
         report.faults.extend(fault for fault in reading.faults if fault not in told)
         report.notes.extend(reading.all_notes(split))
         report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
@@ -117,19 +117,21 @@ def check(
     _compare_images(source, records, report)
     if not matching_splits("train", source.splits):
         what = f"there is no training split, only {', '.join(source.splits)}"
-        todo = "add its annotations; to train on another split, name it by --data.train"
+        todo = "add its annotations; to train on another split, set --data.train"
         report.faults.append(Fault("missing split", str(root), what, todo))
     for role in ("train", "val"):
         matches = matching_splits(role, source.splits)
         if len(matches) > 1:
-            report.notes.append(f"There are several {role} splits: {', '.join(matches)}; name one by --data.{role}.")
+            report.notes.append(
+                f"There are several {role} splits: {', '.join(matches)}; choose one with --data.{role}."
+            )
     if not matching_splits("val", source.splits):
-        report.notes.append("There is no validation split: training keeps a tenth of the images for it.")
+        report.notes.append("There is no validation split: training holds out a tenth of the images.")
     return report
 
 
 def _whole_file(error: DataError) -> Fault:
-    """The fault of a file, or a folder, of which nothing can be used."""
+    """The fault of an unusable file or folder."""
     file, _, rest = str(error).partition(": ")
     what, _, todo = rest.partition("; ")
     return Fault("unreadable file", file, what, todo)
@@ -138,7 +140,7 @@ def _whole_file(error: DataError) -> Fault:
 def _decoding_faults(
     records: Sequence[ImageRecord], folder: Folder, max_pixels: int, progress: Callable[[int, int], None] | None
 ) -> list[Fault]:
-    """Decode every image; the decoders let other threads run meanwhile."""
+    """Decodes every image, in threads, because decoders release the GIL."""
 
     def decode(record: ImageRecord) -> Fault | None:
         assert record.path is not None
@@ -177,10 +179,8 @@ def _compare_images(source: Source, records: dict[str, list[ImageRecord]], repor
     if len(train) != 1 or len(val) != 1 or train[0] not in records or val[0] not in records:
         return
     if shared := shared_images(records[train[0]], records[val[0]]):
-        what = (
-            f"{len(shared):,} of its {len(records[val[0]]):,} images are training images as well, such as {shared[0]}"
-        )
-        report.faults.append(Fault("shared image", f"{val[0]} split", what, "leave each image in one split"))
+        what = f"{len(shared):,} of its {len(records[val[0]]):,} images are also training images, such as {shared[0]}"
+        report.faults.append(Fault("shared image", f"{val[0]} split", what, "keep each image in only one split"))
 
 
 def _describe(name: str, records: Sequence[ImageRecord], classes: Sequence[str]) -> SplitReport:
@@ -213,11 +213,11 @@ def _spread(values: list[int]) -> tuple[int, int]:
 
 
 def print_report(report: CheckReport, console: Console | None = None) -> None:
-    """Print a report: tables of what is there, then every fault.
+    """Prints a report: tables of the contents, then all faults.
 
     Args:
-        report: What :func:`check` found.
-        console: Where to; by default the terminal.
+        report: The result of :func:`check`.
+        console: The output; by default the terminal.
     """
     console = console or Console()
     if report.format:
@@ -232,7 +232,7 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
         console.print(Text("No faults.", style="green"))
         return
     for fault in report.faults:
-        # As plain text: names of files may hold what rich would take for its markup.
+        # As plain text, because file names may contain rich markup.
         console.print(Text(str(fault)), soft_wrap=True)
     kinds = Counter(fault.kind for fault in report.faults)
     summary = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
@@ -260,7 +260,7 @@ def _overview(splits: Sequence[SplitReport]) -> Table:
 
 
 def _class_table(splits: Sequence[SplitReport]) -> Table:
-    table = Table(title="Boxes of each class", title_justify="left")
+    table = Table(title="Boxes per class", title_justify="left")
     table.add_column("class")
     for split in splits:
         table.add_column(Text(shown(split.name)), justify="right")

@@ -1,4 +1,4 @@
-"""COCO's JSON: read with every fault told, and written."""
+"""Reads and writes COCO JSON files, and reports all faults."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from rankwise.files.parsing import ParseError, read_json
 from rankwise.files.writing import explained, make_folder, write_text
 from rankwise.images.reading import MAX_PIXELS
 
-#: Names by which the folder of a split's images is found are tried out on this many images.
+#: Candidate image folders are tried with this many images.
 _TRIED = 50
-#: Where images are beside an annotation file.
+#: Image folders next to an annotation file.
 _IMAGE_FOLDERS = ("images", "data", "img", "imgs", "JPEGImages")
 
 
 class CocoSource:
-    """A folder with COCO's annotations.
+    """A folder with COCO annotations.
 
     Either ``annotations/instances_<split>.json`` (or ``annotations/<split>.json``) with the images in ``<split>/``,
-    ``images/<split>/`` or ``images/``, or ``_annotations.coco.json`` in each split's folder beside its images. Images
-    without annotations, as of COCO's test sets, are splits too: ``annotations/image_info_<split>.json``, such as
-    test-dev2017 with the images in ``test2017/``.
+    ``images/<split>/`` or ``images/``, or ``_annotations.coco.json`` next to the images of each split. Images without
+    annotations, as in COCO's test sets, are splits too: ``annotations/image_info_<split>.json``, such as test-dev2017
+    with the images in ``test2017/``.
 
     Args:
         folder: The folder.
         max_pixels: Images with more pixels are refused.
-        file: The one annotation file to read.
-        anywhere: Take any COCO file in the folder itself or in the folder of a split, such as Label Studio's
+        file: Read only this annotation file.
+        anywhere: Accept any COCO file in the folder or in the folder of a split, such as Label Studio's
             ``result.json``.
     """
 
@@ -59,10 +59,10 @@ class CocoSource:
         return list(self._files)
 
     def read(self, split: str) -> Reading:
-        """One split, with its faults.
+        """Reads one split, with its faults.
 
         Raises:
-            DataError: When the file as a whole cannot be read.
+            DataError: If the file cannot be read at all.
         """
         path = self._files[split]
         file = self.folder.relative(path)
@@ -78,7 +78,7 @@ class CocoSource:
     def _images(
         self, entries: list[Any], split: str, path: Path, file: str, collector: AnnotationCollector
     ) -> dict[int, int | None]:
-        """The index of each image by its id, None for those that cannot be used."""
+        """The index of each image by its id, None for unusable images."""
         base = self._image_folder(entries, split, path)
         images: dict[int, int | None] = {}
         for position, entry in enumerate(entries):
@@ -88,8 +88,8 @@ class CocoSource:
                     Fault(
                         "bad entry",
                         file,
-                        "has no whole number as its id",
-                        "give each image its own number",
+                        "has an id that is not an integer",
+                        "give each image a unique integer",
                         f"entry {position} of images",
                     )
                 )
@@ -101,8 +101,8 @@ class CocoSource:
                     Fault(
                         "duplicate id",
                         file,
-                        "the id is that of another image, too",
-                        "give each image its own number",
+                        "has the same id as another image",
+                        "give each image a unique integer",
                         label,
                     )
                 )
@@ -118,7 +118,7 @@ class CocoSource:
                         "bad entry",
                         file,
                         f"has the size {shortened(entry.get('width'))} × {shortened(entry.get('height'))}",
-                        "give width and height in pixels, or leave both out",
+                        "give width and height in pixels, or remove both",
                         label,
                     )
                 )
@@ -127,7 +127,7 @@ class CocoSource:
         return images
 
     def _image_folder(self, entries: list[Any], split: str, path: Path) -> Path:
-        """The folder in which most of the first images are."""
+        """The folder with most of the first images."""
         root, home = self.folder.root, path.parent
         own = [root / split, root / "images" / split, root / split / "images"]
         candidates = [*own, *test_folders(root, split)]
@@ -145,7 +145,7 @@ class CocoSource:
 
 
 def _without_group(content: dict[str, list[Any]], names: dict[int, str]) -> list[str]:
-    """Takes out the category that only groups the others, as Roboflow writes one, and says so."""
+    """Removes and reports a category that only groups the others, as Roboflow writes it."""
     entries = [entry for entry in content["categories"] if isinstance(entry, dict)]
     for entry in entries:
         number, name = _whole_number(entry.get("id")), entry.get("name")
@@ -163,14 +163,14 @@ def _is_of(row: Any, category: int) -> bool:
 
 
 def _load(path: Path, file: str) -> dict[str, list[Any]]:
-    """The file's three lists."""
+    """Reads the three lists of the file."""
     try:
         content = read_json(path, limit=2**34)
     except ParseError as error:
         raise DataError(f"{file}: {error}; export it again") from error
     if not isinstance(content, dict):
         raise DataError(
-            f"{file}: holds a {type(content).__name__} where COCO has an object; export it as COCO instances"
+            f"{file}: contains a {type(content).__name__} instead of an object; export it as COCO instances"
         )
     if path.stem.startswith(UNSEEN):
         content.setdefault("annotations", [])
@@ -181,7 +181,7 @@ def _load(path: Path, file: str) -> dict[str, list[Any]]:
 
 
 def _categories(entries: list[Any], file: str, faults: list[Fault]) -> dict[int, str]:
-    """Names of the categories by their ids."""
+    """Category names by id."""
     names: dict[int, str] = {}
     for position, entry in enumerate(entries):
         number = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
@@ -191,7 +191,7 @@ def _categories(entries: list[Any], file: str, faults: list[Fault]) -> dict[int,
                 Fault(
                     "bad entry",
                     file,
-                    f"entry {position} of categories has no whole number as id or no name",
+                    f"entry {position} of categories has no name or no integer id",
                     "give each category both",
                 )
             )
@@ -201,7 +201,7 @@ def _categories(entries: list[Any], file: str, faults: list[Fault]) -> dict[int,
                     "duplicate id",
                     file,
                     f"the categories {names[number]!r} and {name!r} both have the id {number}",
-                    "give each category its own number",
+                    "give each category a unique integer",
                 )
             )
         else:
@@ -218,7 +218,7 @@ def _annotations(
     for position, entry in enumerate(entries):
         if not isinstance(entry, dict):
             collector.faults.append(
-                Fault("bad entry", file, f"entry {position} of annotations is no object", "export the file anew")
+                Fault("bad entry", file, f"entry {position} of annotations is not an object", "export the file again")
             )
             continue
         number = _whole_number(entry.get("id", -1 - position))
@@ -229,19 +229,19 @@ def _annotations(
         box = _corners(entry.get("bbox"))
         crowd = _flag(entry.get("iscrowd"))
         if number is None:
-            fault = ("bad entry", "has no whole number as its id", "give each annotation its own number")
+            fault = ("bad entry", "has an id that is not an integer", "give each annotation a unique integer")
         elif number in seen:
-            fault = ("duplicate id", "the id is that of another annotation, too", "give each annotation its own number")
+            fault = ("duplicate id", "has the same id as another annotation", "give each annotation a unique integer")
         elif image_id not in images:
             fault = (
                 "unknown image",
-                f"is of image {shortened(entry.get('image_id'))}, which the file does not list",
+                f"belongs to image {shortened(entry.get('image_id'))}, which the file does not list",
                 "add the image or remove the annotation",
             )
         elif label is None:
             fault = (
                 "unknown category",
-                f"is of category {shortened(entry.get('category_id'))}, which the file does not list",
+                f"has category {shortened(entry.get('category_id'))}, which the file does not list",
                 "add the category or remove the annotation",
             )
         elif box is None:
@@ -254,7 +254,7 @@ def _annotations(
             fault = ("bad entry", f"has {shortened(entry.get('iscrowd'))} as iscrowd", "give 0, or 1 for a crowd")
         else:
             seen.add(number)
-            if image is not None:  # else the image itself is the fault
+            if image is not None:  # otherwise the image itself is at fault
                 area = entry.get("area")
                 area = float(area) if isinstance(area, int | float) and 0 < area < 1e300 else 0.0
                 collector.add_box(image, number, box, label, crowd, area)
@@ -265,7 +265,7 @@ def _annotations(
 
 
 def _corners(box: Any) -> tuple[float, float, float, float] | None:
-    """xyxy from COCO's left, top, width, height."""
+    """Converts COCO's left, top, width, height to xyxy."""
     if not isinstance(box, list) or len(box) != 4:
         return None
     try:
@@ -276,7 +276,7 @@ def _corners(box: Any) -> tuple[float, float, float, float] | None:
 
 
 def _flag(value: Any) -> bool | None:
-    """Whether a flag is set, None if that is neither 0 nor 1; one that is not given is not set."""
+    """Whether a flag is set, None if it is neither 0 nor 1; a missing flag is not set."""
     if value is None or isinstance(value, bool):
         return bool(value)
     number = _whole_number(value)
@@ -294,11 +294,11 @@ def _whole_number(value: Any) -> int | None:
 
 
 def write_coco(dataset: DetectionDataset, folder: Path, split: str) -> Path:
-    """Write a dataset's images and annotations as a COCO folder.
+    """Writes the images and annotations of a dataset as a COCO folder.
 
     Args:
-        dataset: What to write; its transform is not applied.
-        folder: Where to: images go to ``<split>/``, annotations to ``annotations/instances_<split>.json``.
+        dataset: The dataset; its transform is not applied.
+        folder: Output folder: images go to ``<split>/``, annotations to ``annotations/instances_<split>.json``.
         split: Name of the split.
 
     Returns:
@@ -310,7 +310,7 @@ def write_coco(dataset: DetectionDataset, folder: Path, split: str) -> Path:
     for index, entry in enumerate(truth["images"]):
         image, _ = dataset.load(index)
         entry["file_name"] = f"{entry['id']:06d}.png"
-        # PNG keeps every pixel; a low level of compression is five times as fast and a little larger.
+        # PNG is lossless; low compression is five times as fast and the files are slightly larger.
         picture = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())
         with explained(images / entry["file_name"]):
             picture.save(images / entry["file_name"], compress_level=1)

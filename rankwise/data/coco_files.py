@@ -1,4 +1,4 @@
-"""Which files of a folder are COCO's annotations, and of which split."""
+"""Finds the COCO annotation files of a folder and their splits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rankwise.data.folder import Folder
 from rankwise.data.splits import role
 from rankwise.files.parsing import ParseError, open_regular
 
-#: How the names of files begin that list images without annotations.
+#: Prefix of files that list images without annotations.
 UNSEEN = "image_info_"
-#: Words in the names of annotation files that do not name a split.
+#: Words in file names that do not name a split.
 _NO_SPLIT = ("instances", "annotations", "annotation", "coco", "labels", "result", "results", "default", "")
-#: More JSON files than this in one folder are not looked into.
+#: Folders with more JSON files than this are not searched.
 _MOST_FILES = 50
 
 
@@ -23,8 +23,7 @@ def annotation_files(root: Path) -> dict[str, Path]:
     for path in sorted(root.glob("annotations/*.json")):
         files.setdefault(path.stem, path)
     instances = {stem.removeprefix("instances_"): path for stem, path in files.items() if stem.startswith("instances_")}
-    # Beside COCO's instances_* lie its captions_* and person_keypoints_*, which are no splits; and the names of its
-    # test images, which are one for those who have these.
+    # COCO's captions_* and person_keypoints_* files are not splits. Its lists of test images are, if the images exist.
     unseen = {stem.removeprefix(UNSEEN): path for stem, path in files.items() if stem.startswith(UNSEEN)}
     if instances:
         there = {split: path for split, path in unseen.items() if any(map(Path.is_dir, test_folders(root, split)))}
@@ -37,10 +36,10 @@ def annotation_files(root: Path) -> dict[str, Path]:
 
 
 def other_files(folder: Folder) -> dict[str, Path]:
-    """COCO files by whatever name, in the folder itself or one in each folder of a split."""
+    """COCO files with any name, in the folder itself or one per split folder."""
     for pattern in ("*.json", "*/*.json"):
         found = [path for path in sorted(folder.root.glob(pattern)) if not folder.leads_out(folder.relative(path))]
-        # Annotations of one image each are not COCO's.
+        # Files with annotations of a single image are not COCO.
         found = found if len(found) <= _MOST_FILES else []
         usable = [path for path in found if path.parent == folder.root or role(path.parent.name)]
         files: dict[str, Path] = {}
@@ -53,13 +52,13 @@ def other_files(folder: Folder) -> dict[str, Path]:
 
 
 def split_name(path: Path) -> str:
-    """What a split is called by the name of its file: ``train`` for ``instances_train.json`` or ``train_coco.json``."""
+    """The split name in a file name: ``train`` for ``instances_train.json`` or ``train_coco.json``."""
     words = [word for word in re.split(r"[-_.]", path.stem) if word.lower() not in _NO_SPLIT]
     return "_".join(words) or "train"
 
 
 def _looks_like_coco(path: Path) -> bool:
-    """Whether a file has COCO's three lists, without parsing it."""
+    """Whether a file seems to have the three lists of COCO, without parsing it."""
     try:
         with open_regular(path) as file:
             text = file.read(2**30)
@@ -69,6 +68,6 @@ def _looks_like_coco(path: Path) -> bool:
 
 
 def test_folders(root: Path, split: str) -> list[Path]:
-    """Where the images of a test split are: test-dev2017 is a part of test2017."""
+    """The image folders of a test split: test-dev2017 is a part of test2017."""
     names = dict.fromkeys((split, split.replace("-dev", "")))
     return [folder for name in names for folder in (root / name, root / "images" / name)]

@@ -1,4 +1,4 @@
-"""What a dataset's files say, gathered from any format, judged in one place."""
+"""Collects the annotations of any format and checks them in one place."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS, read_header
 
-#: Boxes that stick out of the image by less than this many pixels are clipped without a word: rounding.
+#: Boxes that extend beyond the image by less than this many pixels are clipped silently: it is rounding.
 TOLERANCE = 1.0
-#: Boxes that stick out by at most this many pixels, or this share of the image's side, are clipped and counted.
+#: Boxes that extend beyond the image by at most this many pixels, or this fraction of its side, are clipped and
+#: counted.
 CLIPPED_PIXELS, CLIPPED_SHARE = 2.0, 0.02
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One split as its files have it, faulty items left out, and every fault that was found on the way.
+    """The annotations of one split without faulty items, and all faults.
 
     Attributes:
         records: The images.
         classes: Names of the classes.
-        category_ids: The number of each class in the dataset's files.
-        faults: What is wrong.
-        clipped: Boxes that stuck out of their image a little.
-        notes: What else a user should hear.
+        category_ids: The number of each class in the files of the dataset.
+        faults: All faults.
+        clipped: Number of boxes that extended slightly beyond their image.
+        notes: Other messages for the user.
     """
 
     records: list[ImageRecord]
@@ -42,21 +43,21 @@ class Reading:
     notes: list[str] = field(default_factory=list)
 
     def all_notes(self, split: str) -> list[str]:
-        """What to say of the split: how many boxes were clipped, if any, and its notes."""
-        clipped = f"{self.clipped:,} boxes stuck out of their image by a few pixels and were clipped"
+        """Messages about the split: the number of clipped boxes, if any, and its notes."""
+        clipped = f"{self.clipped:,} boxes extended beyond their image by a few pixels and were clipped"
         return [f"{split}: {note}" for note in ([clipped] if self.clipped else []) + self.notes]
 
 
 def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[list[str], list[int], dict[int, int]]:
-    """Classes in the order of their numbers; those of one name are one class, and a fault.
+    """Classes in the order of their numbers. Duplicate names are merged and reported as a fault.
 
     Args:
-        names: Name of each class by its number in the dataset's files.
-        file: The file that gives them.
-        faults: Where faults go.
+        names: Class names by their number in the files of the dataset.
+        file: The file with the names.
+        faults: The list to add faults to.
 
     Returns:
-        Names of the classes, the number of each, and the label that goes with each number.
+        The class names, their numbers, and the label of each number.
     """
     first: dict[str, int] = {}
     for number in sorted(names):
@@ -67,7 +68,7 @@ def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[li
                     "duplicate name",
                     file,
                     f"the classes {first[name]} and {number} are both called {name!r}",
-                    "give each its own name, or make them one",
+                    "give each a unique name, or merge them",
                 )
             )
     labels = {name: label for label, name in enumerate(first)}
@@ -87,11 +88,11 @@ class _Image:
 
 @dataclass
 class AnnotationCollector:
-    """Images and boxes of one split while its files are read.
+    """Collects images and boxes of one split while its files are read.
 
     Args:
-        folder: The dataset's folder.
-        box_word: How messages call a box, before its number: ``"annotation"``, ``"object"`` or ``"line"``.
+        folder: The folder of the dataset.
+        box_word: The name of a box in messages: ``"annotation"``, ``"object"`` or ``"line"``.
         max_pixels: Images with more pixels are refused.
     """
 
@@ -100,19 +101,19 @@ class AnnotationCollector:
     max_pixels: int = MAX_PIXELS
     faults: list[Fault] = field(default_factory=list)
     clipped: int = 0
-    _by_end: dict[Path, str] = field(default_factory=dict)  # images found by the end of a name, and that name
+    _by_end: dict[Path, str] = field(default_factory=dict)  # images found by the end of their path, and the given name
     _images: list[_Image] = field(default_factory=list)
     _boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
     _rest: list[tuple[int, int, int, bool, float]] = field(default_factory=list)  # image, number, label, crowd, area
 
     def find_image(self, name: object, base: Path, file: str, image: str = "") -> Path | None:
-        """The image file of a name that a dataset's file gives; None, and a fault, if it cannot be used.
+        """Finds the image file of a name; returns None and adds a fault if it is unusable.
 
         Args:
             name: The name.
             base: The folder it is relative to.
-            file: The file that gives it.
-            image: How that file calls the image.
+            file: The file that contains the name.
+            image: The name of the image in messages.
         """
         if not isinstance(name, str) or not name or "\0" in name:
             self.faults.append(Fault("bad entry", file, "has no usable file name", "name the image file", image))
@@ -126,11 +127,11 @@ class AnnotationCollector:
             return path
         if path is not None:
             other = self._by_end[path]
-            what = f"the names {other!r} and {name!r} both end as that of the file {self.folder.relative(path)}"
-            fault = ("missing image", what, "name the images from the dataset's folder on")
+            what = f"the names {other!r} and {name!r} both match the end of the path {self.folder.relative(path)}"
+            fault = ("missing image", what, "name the images relative to the dataset folder")
         elif self.folder.leads_out(name, base):
             what = f"the file name {name!r} leads out of the folder"
-            fault = ("path leads out", what, "put the image into the dataset's folder and name it from there")
+            fault = ("path leads out", what, "put the image into the dataset folder and name it relative to that")
         else:
             what = f"there is no file {name!r} in {self.folder.relative(base)}/"
             fault = ("missing image", what, "put the image there or remove its entry")
@@ -138,39 +139,39 @@ class AnnotationCollector:
         return None
 
     def reading(self, classes: list[str], category_ids: list[int], notes: Sequence[str] = ()) -> Reading:
-        """What was gathered.
+        """The result.
 
         Args:
             classes: Names of the classes.
-            category_ids: The number of each in the dataset's files.
-            notes: What a user should hear.
+            category_ids: The number of each class in the files of the dataset.
+            notes: Messages for the user.
         """
         records = self.records()
         said = list(notes)
         if self._by_end:
             path, name = next(iter(self._by_end.items()))
             said.append(
-                f"{len(self._by_end):,} images were found by the end of their names, such as "
-                f"{shown(name)!r} as {shown(self.folder.relative(path))}"
+                f"{len(self._by_end):,} images were found by the end of their path, such as {shown(name)!r} as "
+                f"{shown(self.folder.relative(path))}"
             )
         return Reading(records, classes, category_ids, self.faults, self.clipped, said)
 
     def add_image(
         self, image_id: int, path: Path, width: int, height: int, file: str, label: str = "", name: str | None = None
     ) -> int | None:
-        """An image; 0 as width or height has its size read from the file.
+        """Adds an image; if width or height is 0, the size is read from the file.
 
         Args:
-            image_id: Its number.
-            path: Its file.
-            width: Its width as annotated.
-            height: Its height as annotated.
-            file: The file with its annotations.
-            label: How messages call the image, where that file is about several.
-            name: Its name, by default its path from the dataset's folder on.
+            image_id: The id of the image.
+            path: The image file.
+            width: The annotated width.
+            height: The annotated height.
+            file: The annotation file.
+            label: The name of the image in messages, if the annotation file covers several images.
+            name: The name of the image, by default its path relative to the dataset folder.
 
         Returns:
-            Its index for :meth:`add_box`, or None if it cannot be used.
+            The index for :meth:`add_box`, or None if the image is unusable.
         """
         if width <= 0 or height <= 0:
             try:
@@ -184,7 +185,7 @@ class AnnotationCollector:
         return len(self._images) - 1
 
     def size(self, image: int) -> tuple[int, int]:
-        """Width and height of an image that was added."""
+        """Width and height of an added image."""
         return self._images[image].width, self._images[image].height
 
     def add_box(
@@ -196,21 +197,21 @@ class AnnotationCollector:
         crowd: bool = False,
         area: float = 0.0,
     ) -> None:
-        """A box of an image.
+        """Adds a box of an image.
 
         Args:
-            image: The image's index.
-            number: By which messages name the box.
+            image: The index of the image.
+            number: The number of the box in messages.
             box: xyxy in pixels.
-            label: Its class.
+            label: The class.
             crowd: Whether it is a region to ignore.
-            area: Its area for COCO's sizes; 0 takes that of the box.
+            area: The area for COCO's object sizes; 0 uses the area of the box.
         """
         self._boxes.append(box)
         self._rest.append((image, number, label, crowd, area))
 
     def records(self) -> list[ImageRecord]:
-        """The images with those of their boxes that can be used; what is wrong with the others becomes faults."""
+        """The images with their valid boxes; invalid boxes become faults."""
         boxes = np.array(self._boxes, np.float64).reshape(-1, 4)
         owner = np.array([row[0] for row in self._rest], np.int64)
         sizes = np.array([(image.width, image.height) for image in self._images], np.float64).reshape(-1, 2)
@@ -259,7 +260,7 @@ class AnnotationCollector:
         owner = self._images[image]
         corners = ", ".join(f"{value:g}" for value in box)
         if not finite:
-            kind, what, todo = "not a number", f"has corners that are no numbers ({corners})", "correct or remove it"
+            kind, what, todo = "not a number", f"has corners that are not numbers ({corners})", "correct or remove it"
         elif empty:
             kind = "box without area"
             what = f"has no area: it is {box[2] - box[0]:g} wide and {box[3] - box[1]:g} high"
@@ -273,7 +274,7 @@ class AnnotationCollector:
 
 
 def unreadable(name: str, path: Path, error: DataError) -> Fault:
-    """The fault of an image that cannot be read."""
+    """The fault of an unreadable image."""
     what, _, todo = str(error).removeprefix(f"{shown(path)}: ").partition("; ")
     kind = "image too large" if "pixels and the limit" in what else "unreadable image"
     return Fault(kind, name, what, todo)

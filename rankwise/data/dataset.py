@@ -1,4 +1,4 @@
-"""A dataset for detection: records of what is annotated, and images read when they are asked for."""
+"""A detection dataset: annotation records, and images that are read on access."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rankwise.images.reading import MAX_PIXELS, read_image
 from rankwise.images.settings import MEAN_COLOUR
 from rankwise.types import Target
 
-#: Takes an image, uint8 [3, H, W], and its target, and gives both changed alike.
+#: Maps an image, uint8 [3, H, W], and its target to the transformed pair.
 Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 
-#: A crowd box that covers every anchor of any image, also those that stick out of it.
+#: A crowd box that covers every anchor of any image, even those that extend beyond it.
 _EVERYTHING = (-1e5, -1e5, 1e5, 1e5)
 
 
@@ -32,15 +32,15 @@ class ImageRecord:
     """One image and its annotations, in pixels of the file.
 
     Attributes:
-        image_id: The number by which results speak of the image.
-        name: How messages speak of the image: its path within the dataset.
-        path: The image file, None if the image is drawn.
+        image_id: The id of the image in results.
+        name: The name of the image in messages: its path in the dataset.
+        path: The image file, None if the image is generated.
         width: Width in pixels.
         height: Height in pixels.
         boxes: xyxy, float32 [N, 4].
-        labels: Index into the dataset's classes, int64 [N].
+        labels: Indices of the classes, int64 [N].
         iscrowd: Whether a box is a region to ignore, bool [N].
-        area: What COCO's small, medium and large go by, float64 [N].
+        area: Areas for COCO's object sizes, float64 [N].
     """
 
     image_id: int
@@ -54,7 +54,7 @@ class ImageRecord:
     area: np.ndarray
 
     def target(self) -> Target:
-        """The annotations as tensors of their own, for an image at its original size."""
+        """The annotations as new tensors, for an image at its original size."""
         size = (self.height, self.width)
         return {
             "boxes": torch.from_numpy(self.boxes.copy()),
@@ -70,15 +70,15 @@ class ImageRecord:
 class DetectionDataset(Dataset[tuple[Tensor, Target]]):
     """Images with boxes: ``dataset[i]`` is an image, uint8 [3, H, W], and its target, after the transform.
 
-    Under ``skip_bad`` an image that cannot be read comes as a blank one that is ignore region all over, so that it
-    teaches nothing and every batch keeps its size; its target says under ``fault`` what was wrong.
+    With ``skip_bad``, an unreadable image is replaced by a blank one that is entirely an ignore region. It does not
+    affect training and keeps the batch size. ``fault`` in its target is the reason.
 
     Args:
-        records: What is annotated, one entry an image.
+        records: The annotations, one entry per image.
         classes: Names of the classes; label k is ``classes[k]``.
-        category_ids: The number of each class in the dataset's own files; label k is ``category_ids[k]``.
-        transform: Applied to each image and its target; none leaves both as they are in the file.
-        notes: What a user should hear about the dataset, such as how many bad items were left out.
+        category_ids: The number of each class in the files of the dataset; label k is ``category_ids[k]``.
+        transform: Applied to each image and its target; None applies nothing.
+        notes: Messages about the dataset, such as the number of skipped items.
         skip_bad: Whether an unreadable image is skipped instead of being an error.
         max_pixels: Images with more pixels than this are refused.
     """
@@ -95,7 +95,7 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
     ) -> None:
         if len(classes) != len(category_ids):
             raise ValueError(
-                f"there are {len(classes)} classes and {len(category_ids)} category ids; give one id a class"
+                f"there are {len(classes)} classes and {len(category_ids)} category ids; give one id per class"
             )
         self.records = records
         self.classes = list(classes)
@@ -119,9 +119,9 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         return self.transform(image, target) if self.transform else (image, target)
 
     def load(self, index: int) -> tuple[Tensor, ImageRecord]:
-        """The image as its file has it, uint8 [3, H, W], and its record; the transform is not applied."""
+        """The image of the file, uint8 [3, H, W], and its record, without the transform."""
         record = self.records[index]
-        assert record.path is not None, "records without a file belong to datasets that draw their images"
+        assert record.path is not None, "records without a file need a dataset that generates its images"
         image = read_image(record.path, self.max_pixels)
         height, width = image.shape[-2:]
         if (height, width) != (record.height, record.width):
@@ -129,21 +129,21 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         return image, record
 
     def with_transform(self, transform: Transform | None) -> DetectionDataset:
-        """The same dataset, records shared, with another transform."""
+        """The same dataset with another transform; records are shared."""
         other = copy.copy(self)
         other.transform = transform
         return other
 
     def subset(self, indices: Sequence[int]) -> DetectionDataset:
-        """The images at these indices as a dataset of their own."""
+        """A dataset of the images at these indices."""
         other = copy.copy(self)
         other.records = [self.records[index] for index in indices]
         return other
 
     def fingerprint(self) -> str:
-        """A hash of all annotations, of image files' sizes, and of the content of some: equal if nothing has changed.
+        """A hash of all annotations, of image file sizes and of some file contents; equal if nothing has changed.
 
-        To be quick on a large dataset, no more than 10,000 files are asked for their size and 256 read, spread evenly.
+        For speed, at most 10,000 file sizes are checked and 256 files are read, evenly spaced.
         """
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogatepass"))
         for record in self.records:
@@ -158,7 +158,7 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         return digest.hexdigest()
 
     def ground_truth(self) -> dict[str, Any]:
-        """Everything annotated as COCO's JSON has it: images, annotations with xywh boxes, categories."""
+        """All annotations in COCO format: images, annotations with xywh boxes, categories."""
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
         for record in self.records:
@@ -173,7 +173,7 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
             for box, label, crowd, area in rows:
                 annotations.append(
                     {
-                        "id": len(annotations) + 1,  # 0 would read as "no match" in pycocotools
+                        "id": len(annotations) + 1,  # pycocotools takes 0 as "no match"
                         "image_id": record.image_id,
                         "category_id": self.category_ids[label],
                         "bbox": box,
@@ -185,14 +185,14 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         return {"images": images, "annotations": annotations, "categories": categories}
 
     def blank(self, index: int, fault: str | None) -> tuple[Tensor, Target]:
-        """A blank image, ignore region all over, in place of the one at ``index``.
+        """A blank image, entirely an ignore region, in place of the one at ``index``.
 
         Args:
-            index: Whose name and size it bears.
-            fault: Why that one is not shown; None says that nothing is wrong with it.
+            index: The image that it replaces.
+            fault: Why the image is replaced; None if it is not faulty.
         """
         record = self.records[index]
-        # Small, since the image may have been refused for its size; the transform brings it to the detector's.
+        # Small, because the image may have been refused for its size; the transform resizes it.
         scale = min(1.0, 64 / max(record.height, record.width))
         height, width = max(1, round(record.height * scale)), max(1, round(record.width * scale))
         image = torch.tensor(MEAN_COLOUR, dtype=torch.uint8)[:, None, None].repeat(1, height, width)
@@ -212,10 +212,10 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
 
 
 def wrong_size(record: ImageRecord, width: int, height: int) -> str:
-    """What to say of an image whose file does not have the size that is annotated."""
-    hint = "correct the annotated size, or put the image back that was annotated"
+    """The message about an image whose file does not have the annotated size."""
+    hint = "correct the annotated size, or restore the annotated image"
     if (width, height) == (record.height, record.width):
-        hint = "its EXIF orientation turns it by 90 degrees: annotate it as a viewer shows it, or strip the orientation"
+        hint = "its EXIF orientation rotates it by 90 degrees: annotate the rotated image, or strip the orientation"
     return (
         f"{record.name}: the file has {width} × {height} pixels, the annotations say "
         f"{record.width} × {record.height}; {hint}"

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset, said so that it can be put right."""
+"""Faults of a dataset, with advice on how to fix them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from rankwise.errors import DataError
 from rankwise.files.names import shown
 
-#: Faults that an error shows one by one; the others it counts.
+#: Number of faults that an error lists; the others are counted.
 SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong.
+    """A fault of a dataset.
 
     Attributes:
-        kind: What sort of fault, such as ``"missing image"``: for counting.
-        file: The file that holds it, from the dataset's folder on.
+        kind: The type of the fault, such as ``"missing image"``, for counting.
+        file: The file with the fault, relative to the dataset folder.
         what: What is wrong.
-        todo: What to do about it.
-        image: Which image it concerns, if the file is about several.
-        box: Which box.
+        todo: How to fix it.
+        image: The image, if the file covers several.
+        box: The box.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Fault:
 
 
 def refuse(faults: Sequence[Fault], folder: str, split: str) -> None:
-    """Stop at a dataset with faults: the first of them, and how many there are.
+    """Raises an error with the first faults and their number.
 
     Raises:
         DataError: Always.
@@ -48,14 +48,14 @@ def refuse(faults: Sequence[Fault], folder: str, split: str) -> None:
     lines += [f"  {fault}" for fault in faults[:SHOWN]]
     if len(faults) > SHOWN:
         lines.append(f"  … and {len(faults) - SHOWN:,} more: rankwise data check {folder} lists them all")
-    lines.append("Put them right, or set skip_bad to leave such images and boxes out.")
+    lines.append("Fix them, or set skip_bad to skip such images and boxes.")
     raise DataError("\n".join(lines))
 
 
 def left_out(faults: Sequence[Fault], split: str) -> str:
-    """What to say when faulty items were left out."""
+    """The message about skipped items."""
     kinds = ", ".join(f"{count:,} × {kind}" for kind, count in Counter(fault.kind for fault in faults).most_common())
-    return f"{split}: {_count(faults)} left out or clipped ({kinds})"
+    return f"{split}: {_count(faults)} skipped or clipped ({kinds})"
 
 
 def _count(faults: Sequence[Fault]) -> str:

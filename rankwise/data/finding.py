@@ -1,4 +1,4 @@
-"""Which dataset a path stands for, in which format; and what to say where there is none."""
+"""Finds the dataset of a path and its format, with advice if there is none."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS
 
-#: How many folders above the dataset a user may name.
+#: How many levels above the dataset the given folder may be.
 _LEVELS = 2
-#: Folders with more folders in them than this are not searched.
+#: Folders with more subfolders than this are not searched.
 _MOST_FOLDERS = 100
 
 
@@ -33,39 +33,39 @@ class Source(Protocol):
 
 
 def find_source(path: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
-    """The dataset that a path stands for, its format detected automatically.
+    """Finds the dataset of a path; the format is detected automatically.
 
     Args:
         path: The folder of the dataset, or one or two folders above it; or its ``data.yaml`` or COCO file.
         max_pixels: Images with more pixels are refused.
 
     Raises:
-        DataError: When there is none, or several.
+        DataError: If there is no dataset, or more than one.
     """
     root = Path(path)
     if root.is_file():
         return _by_file(root, max_pixels)
     if not root.is_dir():
-        raise DataError(f"{shown(root)}: there is no such folder; name the folder of a dataset")
+        raise DataError(f"{shown(root)}: no such folder; give the folder of a dataset")
     level = [root]
     for _ in range(_LEVELS + 1):
         found = [source for folder in level if (source := _in(folder, max_pixels)) is not None]
         if len(found) > 1:
             names = ", ".join(shown(source.folder.root.relative_to(root)) for source in found)
-            raise DataError(f"{shown(root)}: holds several datasets ({names}); name one of them")
+            raise DataError(f"{shown(root)}: contains several datasets ({names}); choose one of them")
         if found:
             return found[0]
-        # Links may lead anywhere; those that a user names are followed, no others.
+        # Links may lead anywhere; only those that the user names are followed.
         level = [inner for folder in level for inner in folders(folder) if not inner.is_symlink()]
         if len(level) > _MOST_FOLDERS:
             break
-    raise DataError(f"{shown(root)}: is in none of the known formats; {describe_folder(root)}")
+    raise DataError(f"{shown(root)}: unknown format; {describe_folder(root)}")
 
 
 def _in(folder: Path, max_pixels: int) -> Source | None:
-    """The dataset in this very folder."""
+    """The dataset in exactly this folder."""
     inside = Folder(folder)
-    # Any JSON file comes last: other formats may have one beside their own files.
+    # Other JSON files come last: other formats may contain one.
     for kind in (CocoSource, YoloSource, VocSource):
         source: Source = kind(inside, max_pixels)
         if source.splits:
@@ -75,16 +75,18 @@ def _in(folder: Path, max_pixels: int) -> Source | None:
 
 
 def _by_file(file: Path, max_pixels: int) -> Source:
-    """The dataset of a file that a user names."""
+    """The dataset of a given file."""
     home = file.parent
     ending = file.suffix.lower()
     if ending in (".yaml", ".yml"):
         source: Source = YoloSource(Folder(home), max_pixels, file)
         if not source.splits:
-            raise DataError(f"{shown(file)}: names no train or val; add a line such as train: images/train")
+            raise DataError(f"{shown(file)}: has no train or val; add a line such as train: images/train")
         return source
     if ending == ".json":
         return CocoSource(Folder(home.parent if home.name == "annotations" else home), max_pixels, file)
     if ending in (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"):
-        raise DataError(f"{shown(file)}: is an archive; unpack it and name the folder")
-    raise DataError(f"{shown(file)}: is a file; name the folder of a dataset, its data.yaml (YOLO) or its JSON (COCO)")
+        raise DataError(f"{shown(file)}: is an archive; unpack it and give the folder")
+    raise DataError(
+        f"{shown(file)}: is a file; give the folder of a dataset, its data.yaml (YOLO) or its JSON file (COCO)"
+    )

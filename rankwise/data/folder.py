@@ -1,4 +1,4 @@
-"""Finding files by the names that a dataset's own files give, without ever leaving the dataset's folder."""
+"""Finds files by names from annotation files, without ever leaving the dataset folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rankwise.images.reading import IMAGE_ENDINGS
 
 
 class Folder:
-    """A dataset's folder, whose listings are read once.
+    """The folder of a dataset; directory listings are cached.
 
-    A name leads out if it is absolute, climbs above by ``..``, or is a link whose end is elsewhere. The folder itself
-    and the image folders in it may be links: those the user made, the names within came with the data.
+    A name leads out if it is absolute, goes above the folder with ``..``, or is a link to elsewhere. The folder itself
+    and its image folders may be links, because the user made them; other names come with the data.
 
     Args:
         root: The folder.
@@ -27,14 +27,14 @@ class Folder:
         self._listings: dict[str, dict[str, bool]] = {}
 
     def relative(self, path: Path) -> str:
-        """A path as messages name it: from the folder on."""
+        """A path relative to the folder, for messages."""
         try:
             return path.relative_to(self.root).as_posix()
         except ValueError:
             return str(path)
 
     def inside(self, path: Path) -> Path | None:
-        """A path, however it is written, as one that begins with the root; None if it leads out."""
+        """The path below the root; None if it leads out."""
         ways = ((_absolute(path), self._absolute_root), (os.path.realpath(path), self._real_root))
         for target, root in ways:
             if _within(target, root):
@@ -42,22 +42,22 @@ class Folder:
         return None
 
     def leads_out(self, name: str, base: Path | None = None) -> bool:
-        """Whether a name, taken from ``base`` or else the root, leads out of the folder."""
+        """Whether a name, relative to ``base`` or the root, leads out of the folder."""
         base = base or self.root
         if self.climbs_out(name, base):
             return True
         plain = _plain(name)
-        # Where .. leads after a link, only the real path says.
+        # After a link, only the real path tells where .. leads.
         if ".." not in PurePosixPath(plain).parts and not self._linked(_absolute(base / plain)):
             return False
         try:
             real = os.path.realpath(base / plain)
-        except ValueError:  # a name that no file can have
+        except ValueError:  # an invalid file name
             return True
         return not _within(real, os.path.realpath(base)) and not _within(real, self._real_root)
 
     def climbs_out(self, name: str, base: Path | None = None) -> bool:
-        """Whether a name leads out as it is written, links aside."""
+        """Whether a name leads out by itself, ignoring links."""
         plain = _plain(name)
         if PurePosixPath(plain).is_absolute() or PureWindowsPath(name).drive:
             return True
@@ -66,7 +66,7 @@ class Folder:
         return not _within(path, _absolute(base)) and not _within(path, self._absolute_root)
 
     def find(self, name: str, base: Path) -> Path | None:
-        """The file of this name below ``base``, None where there is none; the name must not lead out."""
+        """The file of this name below ``base``, or None; the name must not lead out."""
         path = base / _plain(name)
         return path if path.name in self._listing(_absolute(path.parent)) else None
 
@@ -79,9 +79,9 @@ class Folder:
         return None if self.leads_out(name, base) else self.find(name, base)
 
     def locate_by_end(self, name: str, base: Path) -> Path | None:
-        """The file whose path ends as this name does, the longest such end first: for names from another machine.
+        """The file whose path ends like this name, longest match first: for names from another machine.
 
-        Exports name images by a folder of the server, by a URL, or by a folder that the archive does not have.
+        Exports may name images by a folder of the server, a URL, or a folder that is not in the archive.
         """
         for end in path_ends(name):
             for folder in dict.fromkeys((base, self.root)):
@@ -90,7 +90,7 @@ class Folder:
         return None
 
     def images(self, base: Path) -> list[Path]:
-        """All image files below a folder, in order of their names; links to folders are not followed."""
+        """All image files below a folder, sorted by name; links to folders are not followed."""
         found = []
         for folder, folders, files in os.walk(base):
             folders.sort()
@@ -98,12 +98,12 @@ class Folder:
         return sorted(found)
 
     def _listing(self, folder: str) -> dict[str, bool]:
-        """Names in a folder, and whether each is a link."""
+        """The names in a folder, and whether each is a link."""
         if folder not in self._listings:
             try:
                 with os.scandir(folder) as entries:
                     self._listings[folder] = {entry.name: entry.is_symlink() for entry in entries}
-            except (OSError, ValueError):  # the latter for a name that no file can have
+            except (OSError, ValueError):  # ValueError: an invalid file name
                 self._listings[folder] = {}
         return self._listings[folder]
 
@@ -118,7 +118,7 @@ class Folder:
 
 
 def _plain(name: str) -> str:
-    """A name with the separators of this system; Windows tools write backslashes."""
+    """A name with the path separators of this system; Windows tools write backslashes."""
     return name.replace("\\", "/")
 
 
@@ -127,8 +127,8 @@ def _is_absolute(name: str) -> bool:
 
 
 def path_ends(name: str) -> Iterator[str]:
-    """The name without its first folder, without its first two, and so on; nothing if it climbs in the middle."""
-    if "?d=" in name:  # Label Studio's files that were not uploaded
+    """The name without its first folder, without its first two, and so on; nothing if it contains ``..``."""
+    if "?d=" in name:  # files of Label Studio that were not uploaded
         name = name.partition("?d=")[2]
     if "://" in name:
         name = name.partition("://")[2].partition("?")[0]
@@ -140,7 +140,7 @@ def path_ends(name: str) -> Iterator[str]:
 
 
 def _absolute(path: Path) -> str:
-    """The path from the top on, without ``..``."""
+    """The absolute path without ``..``."""
     return os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
 
 
@@ -149,7 +149,7 @@ def _within(path: str, folder: str) -> bool:
 
 
 def folders(home: Path) -> list[Path]:
-    """The folders in a folder, sorted, without hidden ones."""
+    """The subfolders of a folder, sorted, without hidden ones."""
     try:
         with os.scandir(home) as entries:
             return sorted(home / entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -158,10 +158,10 @@ def folders(home: Path) -> list[Path]:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file is an image by its name."""
+    """Whether a file name is that of an image."""
     return path.suffix.lower() in IMAGE_ENDINGS
 
 
 def has_images(folder: Path) -> bool:
-    """Whether there are images in a folder."""
+    """Whether a folder contains images."""
     return folder.is_dir() and any(is_image(path) for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""Opening a folder of images and boxes, whatever its format."""
+"""Opens datasets of any supported format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankwise.data.splits import matching_splits, resolve_split
 from rankwise.errors import DataError
 from rankwise.images.reading import MAX_PIXELS
 
-#: Part of a folder without validation split that is kept for validation.
+#: Fraction of the images held out if there is no validation split.
 HELD_OUT = 0.1
 
 
@@ -32,29 +32,29 @@ def open_dataset(
     train: str = "train",
     val: str = "val",
 ) -> DetectionDataset:
-    """One split of a folder in COCO's, Pascal VOC's or YOLO's format.
+    """Opens one split of a dataset in COCO, Pascal VOC or YOLO format.
 
-    A folder without validation split gives a tenth of its training images for it, the same ones each time, and says so
-    in the dataset's ``notes``. All is checked but the pixels: those show when an image is read.
+    Without a validation split, a tenth of the training images is held out, always the same ones, and ``notes`` says so.
+    Everything is checked except the pixels, which are checked when an image is read.
 
     Args:
         folder: The folder, or one or two folders above it, its format detected automatically; or a ``data.yaml`` or
             COCO file.
-        split: ``"train"``, ``"val"``, ``"test"`` or another name that the folder has; ``"all"`` for all images of a
-            folder with one split.
-        skip_bad: Leave faulty images and boxes out, and count them in ``notes``, instead of stopping at them.
-        classes: The classes that the dataset must have, in the order of their labels: those of the training split when
-            another one is opened.
+        split: ``"train"``, ``"val"``, ``"test"`` or another split of the folder; ``"all"`` for all images of a folder
+            with a single split.
+        skip_bad: Skip faulty images and boxes and count them in ``notes``, instead of raising an error.
+        classes: The required classes, in the order of their labels: those of the training split when another split is
+            opened.
         transform: Applied to each image and its target.
         max_pixels: Images with more pixels are refused.
-        train: The split that is trained on, from which images are kept if they have to be.
-        val: The split that is validated on. Images are kept for ``"val"`` alone: a split of another name must be there.
+        train: The training split, from which images are held out if necessary.
+        val: The validation split. Images are only held out for ``"val"``; a split of another name must exist.
 
     Raises:
-        DataError: When there is no such split, or something is wrong with it.
+        DataError: If the split does not exist or is invalid.
     """
     source = find_source(folder, max_pixels)
-    whole = split == "all" and len(source.splits) == 1  # nothing kept for validation
+    whole = split == "all" and len(source.splits) == 1  # nothing held out
     name = source.splits[0] if whole else resolve_split(split, source.splits)
     keeps = not whole and val == "val" and not matching_splits(val, source.splits)
     held_out = keeps and split == "val"
@@ -62,8 +62,8 @@ def open_dataset(
         name = resolve_split(train, source.splits)
     if name is None:
         raise DataError(
-            f"{folder}: has no {split} split, only {', '.join(source.splits)}; add its annotations, or name another "
-            f"split by --data.{'val' if split == val else 'train'}"
+            f"{folder}: has no {split} split, only {', '.join(source.splits)}; add its annotations, or choose another "
+            f"split with --data.{'val' if split == val else 'train'}"
         )
     reading = source.read(name)
     if reading.faults and not skip_bad:
@@ -76,12 +76,12 @@ def open_dataset(
     if held_out or (keeps and matching_splits(train, source.splits) == [name]):
         training, validation = hold_out(records)
         notes.append(
-            f"{folder} has no validation split: {len(validation):,} of its {len(records):,} images are kept for "
-            "validation, chosen by their names, the same ones each time (--split all evaluates on all of them)"
+            f"{folder} has no validation split: {len(validation):,} of its {len(records):,} images are held out for "
+            f"validation, always the same ones, chosen by their names (--split all evaluates on all images)"
         )
         records = validation if held_out else training
     if not records:
-        raise DataError(f"{folder}: no images are left in the {split} split; rankwise data check {folder} says why")
+        raise DataError(f"{folder}: no usable images in the {split} split; rankwise data check {folder} says why")
     if classes is not None:
         reading, records = _with_classes(reading, records, list(classes), f"{folder}: {name}")
     return DetectionDataset(
@@ -90,7 +90,7 @@ def open_dataset(
 
 
 def hold_out(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], list[ImageRecord]]:
-    """Split images 90 to 10 by a hash of their names: at random, but the same way each time."""
+    """Splits images 90 to 10 by a hash of their names: random, but reproducible."""
 
     def key(index: int) -> bytes:
         return hashlib.sha256(records[index].name.encode(errors="surrogateescape")).digest()
@@ -102,8 +102,8 @@ def hold_out(records: Sequence[ImageRecord]) -> tuple[list[ImageRecord], list[Im
 
 
 def shared_images(one: Sequence[ImageRecord], other: Sequence[ImageRecord]) -> list[str]:
-    """Names of the images that are in both, by their files."""
-    folders: dict[Path, str] = {}  # where each folder really is: asked once, there may be many images
+    """Names of the images that are in both datasets, compared by file."""
+    folders: dict[Path, str] = {}  # resolves each folder only once, because there may be many images
 
     def file(record: ImageRecord) -> tuple[str, str] | None:
         if record.path is None:
@@ -118,7 +118,8 @@ def shared_images(one: Sequence[ImageRecord], other: Sequence[ImageRecord]) -> l
 
 
 def class_mismatch(where: str, found: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """What to say of a split whose classes are not those of the training split; None if they are, in any order."""
+    """The message about a split whose classes differ from those of the training split; None if they match in any
+    order."""
     if set(found) == set(wanted):
         return None
     missing, unknown = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
@@ -126,14 +127,14 @@ def class_mismatch(where: str, found: Sequence[str], wanted: Sequence[str]) -> s
         f"{where} has the classes {', '.join(found)}, but training has {', '.join(wanted)}"
         + (f" (missing here: {', '.join(missing)})" if missing else "")
         + (f" (unknown there: {', '.join(unknown)})" if unknown else "")
-        + "; give both the same names"
+        + "; use the same names in both"
     )
 
 
 def _with_classes(
     reading: Reading, records: list[ImageRecord], classes: list[str], where: str
 ) -> tuple[Reading, list[ImageRecord]]:
-    """The same with labels in the order of these classes."""
+    """The same records with labels in the order of these classes."""
     mismatch = class_mismatch(where, reading.classes, classes)
     if mismatch:
         raise DataError(mismatch)

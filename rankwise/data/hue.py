@@ -1,4 +1,4 @@
-"""Hues turned in little time: half of what varying colours as SSD does would cost otherwise."""
+"""Fast hue rotation, which would otherwise be half of the cost of SSD's color augmentation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-#: So many pixels at a time, so that all of the arithmetic stays in a processor's cache.
+#: Pixels per block, so that the arithmetic stays in the processor cache.
 _PIECE = 1 << 15
 
-#: Where on the circle of hues, in sixths, red, green and blue are lowest.
+#: Positions on the hue circle, in sixths, where red, green and blue are lowest.
 _LOWEST = (3.0, 5.0, 1.0)
 
 
 class Distort(v2.RandomPhotometricDistort):
-    """Brightness, contrast, saturation, hue and order of channels varied as torchvision does it, with a faster hue."""
+    """torchvision's random photometric distortion with a faster hue rotation."""
 
     def transform(self, inpt: Tensor, params: dict[str, Any]) -> Tensor:
         late = None if params["contrast_before"] else params["contrast_factor"]
@@ -31,11 +31,11 @@ class Distort(v2.RandomPhotometricDistort):
 
 
 def turned_hue(image: Tensor, turn: float) -> Tensor:
-    """An image, uint8 [3, H, W], with all its hues turned; brightness and saturation (those of HSV) stay.
+    """Rotates the hue of an image, uint8 [3, H, W]; HSV brightness and saturation do not change.
 
     Args:
         image: The image.
-        turn: By how much of a full circle, -0.5 to 0.5.
+        turn: Rotation as a fraction of a full circle, -0.5 to 0.5.
     """
     pixels = image.flatten(1)
     result = torch.empty_like(pixels)
@@ -47,17 +47,17 @@ def turned_hue(image: Tensor, turn: float) -> Tensor:
 
 
 def _turned(rgb: Tensor, sixths: float, lowest: Tensor) -> Tensor:
-    """Colours [3, N] from 0 to 255 with their hue turned; their whole parts count."""
+    """Colors [3, N] from 0 to 255 with rotated hue; the caller truncates them to integers."""
     red, green, blue = rgb
     high = torch.maximum(red, green).maximum(blue)
     low = torch.minimum(red, green).minimum(blue)
     spread = high - low
-    part = spread.clamp(min=1)  # a grey has no hue, whatever is divided
+    part = spread.clamp(min=1)  # gray has no hue
     hue = torch.where(
         high == red, green - blue, torch.where(high == green, (blue - red).add_(2 * part), (red - green).add_(4 * part))
     )
     hue = hue.div_(part).add_(sixths)
-    hue.sub_(hue.div(6).floor_().mul_(6))  # what remainder(6) gives, in less time
-    # A channel is highest within a sixth around its own hue, lowest around the opposite, and even in between.
+    hue.sub_(hue.div(6).floor_().mul_(6))  # faster than remainder(6)
+    # A channel is highest within a sixth of its own hue, lowest around the opposite one, and linear in between.
     down = hue.sub(lowest).abs_().sub_(3).abs_().sub_(1).clamp_(0, 1)
     return down.mul_(-spread).add_(high).mul_(255.999 / 255)

@@ -1,4 +1,4 @@
-"""Batches in an order that only the seed and the epoch decide, whoever loads them and wherever a run was stopped."""
+"""Batches in an order that depends only on seed and epoch, for any number of workers and after any restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankwise.images.settings import MEAN_COLOUR
 from rankwise.images.tensors import pad_images
 from rankwise.types import Batch, Target
 
-#: Which item of which epoch: all that a worker needs to know.
+#: The epoch and the index of an item: all that a worker needs.
 _Key = tuple[int, int]
 
 #: The index that stands for a blank image.
@@ -27,19 +27,19 @@ _NOTHING = -1
 def collate(
     items: Sequence[tuple[Tensor, Target]], divisor: int = 32, colour: tuple[int, int, int] = MEAN_COLOUR
 ) -> Batch:
-    """Images padded at the right and the bottom to one size, with their targets.
+    """Pads images at the right and bottom to the same size and stacks them with their targets.
 
     Args:
         items: Images, uint8 [3, H, W], and targets.
         divisor: Height and width of the batch are multiples of this.
-        colour: What is padded with: red, green and blue in bytes.
+        colour: The padding color: red, green and blue in bytes.
     """
     images, targets = zip(*items, strict=True)
     return Batch(pad_images(images, divisor, colour), list(targets))
 
 
 def epoch_order(images: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
-    """The order of all images in an epoch: each once, a function of seed and epoch alone."""
+    """The order of all images in an epoch, a function of seed and epoch only."""
     if not shuffle:
         return list(range(images))
     generator = torch.Generator().manual_seed(mixed(seed, epoch))
@@ -47,7 +47,7 @@ def epoch_order(images: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
 
 
 def mixed(*numbers: int) -> int:
-    """One seed from several whole numbers, so that neighbours have nothing in common (the mixing of SplitMix64)."""
+    """Mixes several integers into one seed, so that similar inputs give unrelated seeds (SplitMix64)."""
     mask = (1 << 64) - 1
     state = 0
     for number in numbers:
@@ -55,11 +55,11 @@ def mixed(*numbers: int) -> int:
         state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & mask
         state = (state ^ state >> 27) * 0x94D049BB133111EB & mask
         state ^= state >> 31
-    return state >> 1  # torch's generators take 63 bits
+    return state >> 1  # torch generators accept 63 bits
 
 
 class _Batches(Sampler[list[_Key]]):
-    """This process's share of each step of an epoch."""
+    """The images of this process in each step of an epoch."""
 
     def __init__(self, images: int, batch_size: int, shuffle: bool, seed: int, rank: int, world_size: int) -> None:
         self.images, self.batch_size, self.shuffle, self.seed = images, batch_size, shuffle, seed
@@ -78,7 +78,7 @@ class _Batches(Sampler[list[_Key]]):
 
 
 class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
-    """A dataset whose random numbers are a function of seed, epoch and image."""
+    """A dataset whose random numbers depend on seed, epoch and image."""
 
     def __init__(self, dataset: DetectionDataset, seed: int) -> None:
         self.dataset = dataset
@@ -89,17 +89,17 @@ class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
         if index == _NOTHING:
             image, target = self.dataset.blank(0, fault=None)
             return image, target | {"image_id": _NOTHING, "name": "(blank)"}
-        with torch.random.fork_rng(devices=[]):  # without workers this is the process that trains
-            # The CPU's generator alone: torch.manual_seed would note the whole call stack for each kind of device.
+        with torch.random.fork_rng(devices=[]):  # without workers, this is the training process
+            # Only the CPU generator: torch.manual_seed would record the call stack for each type of device.
             torch.default_generator.manual_seed(mixed(self.seed, epoch, index))
             try:
                 return self.dataset[index]
             except DataError as error:
-                return error  # raised where the batch is used, without the worker's traceback around it
+                return error  # raised where the batch is used, without the traceback of the worker
 
 
 class _Collate:
-    """Makes a batch, unless one of its images was an error."""
+    """Collates a batch, unless one of its items is an error."""
 
     def __init__(self, divisor: int, colour: tuple[int, int, int]) -> None:
         self.divisor, self.colour = divisor, colour
@@ -117,9 +117,9 @@ class Loader:
     """Batches of a dataset, epoch by epoch; :func:`build_loader` makes one.
 
     Args:
-        dataset: What is loaded.
-        batches: Which images each batch takes.
-        loader: What loads them.
+        dataset: The dataset.
+        batches: The indices of each batch.
+        loader: The torch loader.
     """
 
     def __init__(self, dataset: DetectionDataset, batches: _Batches, loader: DataLoader[Any]) -> None:
@@ -128,15 +128,15 @@ class Loader:
         self._loader = loader
 
     def __len__(self) -> int:
-        """How many batches an epoch has for this process."""
+        """Number of batches per epoch for this process."""
         return len(self._batches)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, for this process.
 
         Args:
-            epoch: Which epoch, from 0 on.
-            start: Leave out this many steps at the beginning: those a stopped run has done.
+            epoch: The epoch, from 0.
+            start: Number of steps to skip: those that a stopped run has already done.
         """
         self._batches.epoch, self._batches.start = epoch, start
         batches = iter(self._loader)
@@ -149,8 +149,8 @@ class Loader:
                 if "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
                     raise
                 raise RuntimeError(
-                    f"a loader worker died ({str(error).splitlines()[0]}); most often memory ran out: set fewer "
-                    "workers or smaller images, or workers to 0 to see what happens"
+                    f"a loader worker died ({str(error).splitlines()[0]}); usually memory ran out: use fewer workers "
+                    f"or smaller images, or 0 workers to see the error"
                 ) from error
             if isinstance(batch, DataError):
                 raise batch
@@ -170,27 +170,27 @@ def build_loader(
     prefetch: int = 2,
     colour: tuple[int, int, int] = MEAN_COLOUR,
 ) -> Loader:
-    """A loader whose batches only ``seed`` and the epoch decide.
+    """Creates a loader whose batches depend only on ``seed`` and the epoch.
 
-    The order of the images is a function of ``seed`` and the epoch, the augmentation of an image one of ``seed``, the
-    epoch and the image: neither the number of workers nor that of processes changes them, and a run that was stopped
-    in the middle of an epoch goes on exactly there. Step s of an epoch takes images ``s * batch_size`` to
-    ``(s + 1) * batch_size`` of the order, and process r of w every w-th of them, from the r-th on. The last step may
-    be smaller. A process for which it has no image does without it; when shuffling it gets a blank image that is ignore
-    region all over, so that all processes train the same number of steps.
+    The order of the images depends on ``seed`` and the epoch, the augmentation of an image on ``seed``, the epoch and
+    the image. The numbers of workers and processes do not change them, and a run that was stopped in the middle of an
+    epoch resumes exactly there. Step s of an epoch uses images ``s * batch_size`` to ``(s + 1) * batch_size`` of the
+    order; process r of w uses every w-th of them, starting with the r-th. The last step may be smaller. A process
+    without an image then skips it; when shuffling, it gets a blank image that is entirely an ignore region, so that all
+    processes train the same number of steps.
 
     Args:
-        dataset: What to load.
-        batch_size: Images of a step, all processes together.
-        shuffle: A new order each epoch, as for training; otherwise that of the dataset.
-        seed: Decides order and augmentation.
-        workers: Processes that read ahead; 0 reads in this one, None takes one for each core but one.
+        dataset: The dataset.
+        batch_size: Images per step, over all processes.
+        shuffle: Whether to use a new order in each epoch, as for training; otherwise that of the dataset.
+        seed: Random seed of order and augmentation.
+        workers: Number of loader processes; 0 loads in this process, None uses one per core except one.
         divisor: Height and width of a batch are multiples of this.
-        rank: Which of the processes this is.
-        world_size: How many processes share each step.
-        pin_memory: Page-locked batches, for copies to a GPU.
-        prefetch: Batches that each worker reads ahead.
-        colour: What images are padded with: red, green and blue in bytes.
+        rank: The rank of this process.
+        world_size: Number of processes.
+        pin_memory: Whether to pin batches in memory, for copies to a GPU.
+        prefetch: Number of batches that each worker loads ahead.
+        colour: The padding color: red, green and blue in bytes.
     """
     if batch_size < 1 or batch_size % world_size:
         raise ValueError(
@@ -198,16 +198,16 @@ def build_loader(
             f"be a multiple of {world_size}"
         )
     if len(dataset) == 0:
-        raise DataError("the dataset has no images; rankwise data check shows what is there")
+        raise DataError("the dataset has no images; run rankwise data check")
     if workers is None:
         workers = max(0, (os.cpu_count() or 1) - 1)
     if workers > (most := max(64, 4 * (os.cpu_count() or 1))):
         raise DataError(
-            f"workers is {workers}: this machine takes at most {most}; set fewer (--data.workers, --workers)"
+            f"workers is {workers}: this machine allows at most {most}; use fewer (--data.workers, --workers)"
         )
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
     if workers and "fork" in multiprocessing.get_all_start_methods():
-        more["multiprocessing_context"] = "fork"  # records and drawn images are shared, not copied
+        more["multiprocessing_context"] = "fork"  # records and generated images are shared, not copied
     batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size)
     loader: DataLoader[Any] = DataLoader(
         _Seeded(dataset, seed),
@@ -215,7 +215,7 @@ def build_loader(
         num_workers=workers,
         collate_fn=_Collate(divisor, colour),
         pin_memory=pin_memory,
-        generator=torch.Generator(),  # its own: the loader must not move the random numbers of the training
+        generator=torch.Generator(),  # a separate one: the loader must not affect the random state of the training
         **more,
     )
     return Loader(dataset, batches, loader)

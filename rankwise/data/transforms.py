@@ -1,6 +1,6 @@
-"""From the image of a file to the image that the detector sees, boxes along with it.
+"""Transforms from the image of a file to the input of the detector, with its boxes.
 
-Random numbers come from torch's generator alone, so that a seed before the call decides everything.
+All random numbers come from torch's generator, so that a seed determines the result.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from rankwise.images.settings import InputSettings
 from rankwise.images.tensors import resize_for_input
 from rankwise.types import Target
 
-#: Boxes that augmentation leaves smaller than this many pixels, either way, are left out.
+#: Boxes with a side below this many pixels after augmentation are dropped.
 SMALLEST_BOX = 1.0
 
-#: Below this many pixels a side there is nothing to crop.
+#: Images with a side below this many pixels are not cropped.
 _SMALLEST_CROPPED = 16
 
 
 @dataclass(frozen=True)
 class AugmentSettings:
-    """How training images are varied.
+    """Augmentation of training images.
 
     Args:
         flip: Probability of a horizontal flip.
-        ssd: Vary images as SSD does: colours distorted, zoomed out onto a larger canvas, cropped around objects.
-        short_sides: Multi-scale training: each image is resized to one of these short sides, drawn anew each time.
-        short_range: Multi-scale training by a range instead: any short side from the first to the second number.
-        max_side: Limit of the long side in training, where it differs from the detector's own.
-        square: Stretch every training image to a square of this side, as SSD does, though the detector is evaluated on
-            images with their own ratio.
+        ssd: SSD augmentation: photometric distortion, zoom out, and random crops around objects.
+        short_sides: Multi-scale training: each image is randomly resized to one of these short sides.
+        short_range: Multi-scale training with a range: any short side from the first to the second value.
+        max_side: Maximum long side in training, if it differs from that of the detector.
+        square: Stretch every training image to a square of this side, as SSD does, although the detector is evaluated
+            with the original aspect ratio.
     """
 
     flip: float = 0.5
@@ -48,30 +48,30 @@ class AugmentSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.flip <= 1:
-            raise ValueError(f"flip is {self.flip}; it is a probability, from 0 to 1")
+            raise ValueError(f"flip is {self.flip}; it must be a probability from 0 to 1")
         if self.short_sides and self.short_range:
             raise ValueError(
                 f"short_sides is {tuple(self.short_sides)} and short_range {tuple(self.short_range)}; set one of them"
             )
         if any(side < 1 for side in self.short_sides):
-            raise ValueError(f"short_sides is {tuple(self.short_sides)}; sizes are at least 1 pixel")
+            raise ValueError(f"short_sides is {tuple(self.short_sides)}; sizes must be at least 1 pixel")
         if self.short_range and not 1 <= self.short_range[0] <= self.short_range[1]:
             raise ValueError(f"short_range is {tuple(self.short_range)}; give the smaller size first, at least 1 pixel")
         if self.square is not None:
             if self.square < 1:
-                raise ValueError(f"square is {self.square}; sizes are at least 1 pixel")
+                raise ValueError(f"square is {self.square}; it must be at least 1 pixel")
             if self.short_sides or self.short_range:
                 raise ValueError(
-                    f"square is {self.square}, which is the one size of training, and there are several in short_sides "
-                    "or short_range; set one of them"
+                    f"square is {self.square}, but short_sides or short_range set other training sizes; set only one "
+                    f"of them"
                 )
 
 
 class EvalTransform:
-    """Resizes an image to the detector's size; boxes, if there are any, follow.
+    """Resizes an image, and its boxes if there are any, to the input size of the detector.
 
     Args:
-        settings: The detector's input settings.
+        settings: The input settings of the detector.
     """
 
     def __init__(self, settings: InputSettings) -> None:
@@ -82,11 +82,11 @@ class EvalTransform:
 
 
 class TrainTransform:
-    """Varies an image as the settings say and resizes it to the detector's size.
+    """Augments an image and resizes it to the input size of the detector.
 
     Args:
-        settings: The detector's input settings.
-        augment: What is varied.
+        settings: The input settings of the detector.
+        augment: The augmentation settings.
     """
 
     def __init__(self, settings: InputSettings, augment: AugmentSettings | None = None) -> None:
@@ -108,7 +108,7 @@ class TrainTransform:
         return image, _sanitized(image, target)
 
     def _scaled_settings(self) -> InputSettings:
-        """The detector's input settings at the size of training, drawn if there are several."""
+        """The input settings for training, with a random size if there are several."""
         if self.augment.square:
             return replace(
                 self.settings, short_side=self.augment.square, max_side=self.augment.square, keep_ratio=False
@@ -127,10 +127,10 @@ class TrainTransform:
         return image, target | {"boxes": boxes.as_subclass(Tensor)}
 
     def _cropped(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
-        """Crop around objects; those whose centre is cut off are left out.
+        """Crops around objects; objects whose center is cut off are dropped.
 
-        Crowds have no say in where to crop, and what is left of one stays: dropped, it would turn into background on
-        which every find is punished.
+        Crowd boxes do not influence the crop, and their remains are kept. If they were dropped, they would become
+        background, and detections there would be penalized.
         """
         crowd = target["iscrowd"]
         objects = target["boxes"][~crowd]
@@ -148,12 +148,12 @@ class TrainTransform:
 
 
 def resize(image: Tensor, target: Target, settings: InputSettings) -> tuple[Tensor, Target]:
-    """Resize an image, uint8 [3, H, W], and its boxes as a detector wants it, and note the new size in the target.
+    """Resizes an image, uint8 [3, H, W], and its boxes to the input size, and stores the new size in the target.
 
     Args:
         image: The image.
         target: Its target.
-        settings: The detector's input settings.
+        settings: The input settings of the detector.
     """
     resized = resize_for_input(image, settings)
     (height, width), size = image.shape[-2:], tuple(resized.shape[-2:])
@@ -166,14 +166,14 @@ def _boxes(image: Tensor, boxes: Tensor) -> BoundingBoxes:
 
 
 def _sanitized(image: Tensor, target: Target) -> Target:
-    """Boxes cut off at the image's border, those of which nothing is left taken out."""
+    """Clips boxes to the image and drops those that become empty."""
     boxes = F.clamp_bounding_boxes(_boxes(image, target["boxes"])).as_subclass(Tensor)
     large = (boxes[:, 2:] - boxes[:, :2] >= SMALLEST_BOX).all(dim=1)
     return _kept(target | {"boxes": boxes}, large)
 
 
 def _kept(target: Target, keep: Tensor) -> Target:
-    """The target with only these boxes, and of everything else that has one row a box the same rows."""
+    """The target with only these boxes, and the same rows of all other per-box entries."""
     if bool(keep.all()):
         return target
     return {

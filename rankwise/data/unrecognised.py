@@ -1,4 +1,4 @@
-"""What a folder holds that is no dataset yet, which format it is nearest to, and what to change."""
+"""Describes a folder of unknown format: its contents, the closest format, and what to change."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ EXPECTED = (
     "files in Annotations/ or beside the images (Pascal VOC)"
 )
 
-#: How deep a folder is looked into, and how many files are counted.
+#: Maximum depth of the search, and maximum number of files.
 _DEPTH, _MOST_FILES = 3, 20_000
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
-#: Files of each kind that are looked into.
+#: Number of files of each type that are read.
 _TRIED = 20
 
 
 def describe_folder(root: Path) -> str:
-    """What was found in a folder that no format fits, and what to do about it.
+    """Describes a folder of unknown format and what to do about it.
 
     Args:
         root: The folder.
@@ -71,11 +71,11 @@ def _advice(files: list[Path], root: Path) -> str:
         if advice := _json_advice(path, root):
             return advice
     if any(path.suffix.lower() == ".csv" for path in files):
-        return "nearest is a table of boxes, which is not read: convert it to COCO, annotations/instances_train.json"
+        return "tables of boxes are not supported: convert the table to COCO, annotations/instances_train.json"
     if any(path.suffix.lower() == ".xml" for path in files):
-        return "nearest is Pascal VOC: put the XML files into Annotations/ and the images into images/ beside it"
+        return "closest match: Pascal VOC: put the XML files into Annotations/ and the images into images/ next to it"
     return (
-        "there are images and no boxes: annotate them, with CVAT, Label Studio or Roboflow for example, and export "
+        "there are images but no boxes: annotate them, for example with CVAT, Label Studio or Roboflow, and export "
         "them as COCO, YOLO or Pascal VOC with images"
     )
 
@@ -86,16 +86,17 @@ def _yolo_advice(labels: list[Path], images: list[Path], root: Path) -> str:
     home, beside = labels[0].parent, images[0].parent
     if home != beside and not (home.parts[len(root.parts) :].count("labels") and "images" in beside.parts):
         return (
-            f"nearest is YOLO, which has the boxes of images/a.jpg in labels/a.txt: rename {_name(beside, root)} to "
+            f"closest match: YOLO, which has the boxes of images/a.jpg in labels/a.txt: rename {_name(beside, root)} "
+            f"to "
             f"images/ and {_name(home, root)} to labels/, and add data.yaml with the lines train: images and names: "
             f"[{names}]"
         )
     where = beside.relative_to(root).as_posix()
-    return f"nearest is YOLO without names of classes: add data.yaml with the lines train: {where} and names: [{names}]"
+    return f"closest match: YOLO without class names: add data.yaml with the lines train: {where} and names: [{names}]"
 
 
 def _classes(path: Path) -> set[int]:
-    """Numbers of the classes in a text file of boxes; none if it is not one."""
+    """The class numbers in a text file of boxes; empty if it is not one."""
     try:
         rows = [line.split() for line in read_text(path, limit=2**20).splitlines() if line.strip()]
         numbers = [[float(word) for word in row] for row in rows]
@@ -116,10 +117,10 @@ def _json_advice(path: Path, root: Path) -> str:
     except (ParseError, OSError):
         return ""
     if b'"shapes"' in head:
-        return f"{file} is LabelMe's: convert the files to COCO, with labelme2coco for example"
+        return f"{file} is a LabelMe file: convert the files to COCO, for example with labelme2coco"
     if b'"rectanglelabels"' in head or b'"completions"' in head:
         return f"{file} is Label Studio's own JSON: export the project as COCO or YOLO with images"
     missing = [key for key in ("images", "annotations", "categories") if f'"{key}"'.encode() not in head]
     if len(missing) < 3:
-        return f"nearest is COCO: {file} has no list {' and no list '.join(missing)}; export it as COCO instances"
+        return f"closest match: COCO: {file} has no list {' and no list '.join(missing)}; export it as COCO instances"
     return ""

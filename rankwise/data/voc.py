@@ -1,7 +1,7 @@
-"""Pascal VOC's XML files, one an image.
+"""Reads Pascal VOC XML files, one per image.
 
-Read here and not by a library: supervision decodes every image while it reads, stops at the first fault and takes
-"difficult" objects, which are to be ignored, for plain ones.
+We do not use a library: supervision decodes every image while reading, stops at the first fault and treats "difficult"
+objects, which should be ignored, as normal ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rankwise.files.names import message_of, shown
 from rankwise.files.parsing import ParseError, read_bytes, read_text
 from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
-#: Where images are beside a folder of XML files.
+#: Image folders next to a folder of XML files.
 _IMAGE_FOLDERS = ("JPEGImages", "images", "Images", "imgs", "img")
-#: What a folder of XML files may be called, in any case.
+#: Names of folders with XML files, case-insensitive.
 _XML_FOLDERS = ("annotations", "annotation", "annots", "xmls", "xml", "labels", "label")
-#: These are tried out on this many images.
+#: Candidate image folders are tried with this many images.
 _TRIED = 50
 _ENDINGS = sorted(IMAGE_ENDINGS | {ending.upper() for ending in IMAGE_ENDINGS})
 
@@ -32,7 +32,7 @@ _ENDINGS = sorted(IMAGE_ENDINGS | {ending.upper() for ending in IMAGE_ENDINGS})
 @dataclass(frozen=True)
 class _Object:
     name: str
-    corners: tuple[float, float, float, float] | None  # None if the file has no four numbers
+    corners: tuple[float, float, float, float] | None  # None if the file does not have four numbers
     difficult: bool
 
 
@@ -47,13 +47,13 @@ class VocFile:
 
 
 class VocSource:
-    """A folder with Pascal VOC's annotations.
+    """A folder with Pascal VOC annotations.
 
     Either XML files in ``Annotations/``, ``annots/``, ``xmls/`` or ``labels/`` and the splits in ``ImageSets/Main/``,
-    with the images in ``JPEGImages/`` or ``images/``, in the folder itself or beside the XML files; or such folders for
-    each split, ``train/Annotations`` or ``Annotations/train``; or XML files beside their images, in the folder itself
-    or in one folder for each split. "Difficult" objects become regions to ignore. Classes are all names that occur, in
-    alphabetical order. Corners count from 1, as VOC's own do, unless a 0 occurs among them.
+    with the images in ``JPEGImages/`` or ``images/``, in the folder itself or next to the XML files; or such folders
+    per split, ``train/Annotations`` or ``Annotations/train``; or XML files next to their images, in the folder itself
+    or in one folder per split. "Difficult" objects become ignore regions. Classes are all names that occur, sorted.
+    Coordinates start at 1, as in VOC, unless one of them is 0.
 
     Args:
         folder: The folder.
@@ -65,7 +65,7 @@ class VocSource:
     def __init__(self, folder: Folder, max_pixels: int = MAX_PIXELS) -> None:
         self.folder = folder
         self.max_pixels = max_pixels
-        self._homes: dict[str, list[Path]] = {}  # where a split's images may be; none where each is beside its XML file
+        self._homes: dict[str, list[Path]] = {}  # image folders of a split; empty if each image is next to its XML file
         self._files = self._find()
         self._voc_files: dict[Path, VocFile | Fault] = {}
 
@@ -105,7 +105,7 @@ class VocSource:
             if self.folder.leads_out(self.folder.relative(path)):
                 raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
             lines = [line.split() for line in read_bytes(path).decode("utf-8", "replace").splitlines()]
-            # Files such as cat_train.txt have a second column, and are no splits.
+            # Files such as cat_train.txt have a second column and are not splits.
             if lines and all(len(line) <= 1 for line in lines):
                 splits[path.stem] = [annotations / f"{line[0]}.xml" for line in lines if line]
         return splits
@@ -122,7 +122,7 @@ class VocSource:
         return self._voc_files[path]
 
     def read(self, split: str) -> Reading:
-        """One split, with its faults. Every XML file is read, since only all of them together name the classes."""
+        """Reads one split, with its faults. All XML files are read, because the classes are all names that occur."""
         every = {path for paths in self._files.values() for path in paths}
         objects = [
             thing
@@ -161,7 +161,7 @@ class VocSource:
         return collector.reading(classes, list(range(1, len(classes) + 1)))
 
     def _image_folder(self, split: str) -> Path | None:
-        """The folder in which most of the first images are, None if each is beside its XML file."""
+        """The folder with most of the first images, None if each image is next to its XML file."""
         candidates = [folder for folder in self._homes.get(split, ()) if folder.is_dir()]
         paths = self._files[split]
         voc_files = [
@@ -174,10 +174,10 @@ class VocSource:
         return max(candidates, key=hits, default=None)
 
     def _image(self, voc_file: VocFile, path: Path, base: Path) -> Path | None:
-        """The image of an XML file, None if there is none in ``base``."""
+        """The image of an XML file, None if it is not in ``base``."""
         if self.folder.leads_out(voc_file.filename or path.stem, base):
             return None
-        # The name of the XML file first: the one within is often a leftover from before a renaming.
+        # The name of the XML file first: the one inside is often outdated by a renaming.
         names = [path.stem + ending for ending in _ENDINGS]
         for name in [*names, voc_file.filename] if voc_file.filename else names:
             found = self.folder.find(name, base)
@@ -193,7 +193,7 @@ def _add_objects(
         if not thing.name:
             what, todo = "has no name", "give its class under <name>"
         elif thing.corners is None:
-            what, todo = "has no box of four numbers", "give xmin, ymin, xmax and ymax under <bndbox>"
+            what, todo = "has no box with four numbers", "give xmin, ymin, xmax and ymax under <bndbox>"
         else:
             left, top, right, bottom = thing.corners
             collector.add_box(
@@ -204,12 +204,13 @@ def _add_objects(
 
 
 def _annotation_folder(root: Path) -> Path | None:
-    """The folder of XML files, in the root or in the one VOC folder below it."""
+    """The folder of XML files, in the root or in the only VOC folder below it."""
     homes = [root, *sorted(root.glob("VOC*")), *sorted(root.glob("VOCdevkit/VOC*"))]
     found = [folder for home in homes if (folder := _annotations_in(home)) is not None]
     if len(found) > 1:
         raise DataError(
-            f"{root}: holds several VOC folders ({', '.join(folder.parent.name for folder in found)}); name one of them"
+            f"{root}: contains several VOC folders ({', '.join(folder.parent.name for folder in found)}); "
+            "choose one of them"
         )
     return found[0] if found else None
 
@@ -227,7 +228,7 @@ def _annotations_in(home: Path) -> Path | None:
 
 
 def _image_folders(annotations: Path) -> list[Path]:
-    """Where the images of a folder of XML files may be, the usual places first."""
+    """Possible image folders for a folder of XML files, the usual ones first."""
     home = annotations.parent
     usual = [home / name for name in _IMAGE_FOLDERS]
     return list(dict.fromkeys([*usual, home, annotations, *folders(home)]))
@@ -241,19 +242,20 @@ def xml_files(folder: Path) -> list[Path]:
 def _parse(path: Path, file: str) -> VocFile | Fault:
     try:
         text = read_text(path)
-        # As text, so that no declared encoding hides them: entities can expand to gigabytes or read other files.
+        # Checked as text, so that no declared encoding hides them: entities can expand to gigabytes or read other
+        # files.
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
             return Fault(
                 "unreadable file", file, "declares a document type or entities, which are refused", "remove them"
             )
         root = ElementTree.fromstring(text)
     except FileNotFoundError:
-        return Fault("missing annotations", file, "is missing", "put it there, or take the image out of the split")
+        return Fault("missing annotations", file, "is missing", "add it, or remove the image from the split")
     except (ParseError, OSError) as error:
         return Fault("unreadable file", file, message_of(error), "save it as UTF-8")
     except ElementTree.ParseError as error:
         line, column = error.position
-        return Fault("unreadable file", file, f"is no valid XML in line {line}, column {column}", "export it anew")
+        return Fault("unreadable file", file, f"is not valid XML: line {line}, column {column}", "export it again")
     if root.tag == "annotations":
         return Fault(
             "unreadable file", file, "is CVAT's own XML", "export the task as COCO 1.0, Pascal VOC or Ultralytics YOLO"

@@ -1,6 +1,6 @@
-"""YOLO's folders: ``data.yaml``, images, and a text file of boxes for each.
+"""Reads YOLO datasets: ``data.yaml``, images, and one text file of boxes per image.
 
-Read here and not by a library: supervision decodes every image while it reads and stops at the first fault.
+We do not use a library: supervision decodes every image while reading and stops at the first fault.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from rankwise.images.reading import MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")
-#: What stands where nothing is given; values are read as the texts that they are.
+#: Values that mean "not given"; all values are read as text.
 _EMPTY: tuple[Any, ...] = (None, "", "~", "null", "Null", "NULL", [], {})
 
 
 class YoloSource:
-    """A folder with YOLO's annotations.
+    """A folder with YOLO annotations.
 
     ``data.yaml`` names the classes and the splits: a folder of images, a list of folders, or a text file with one image
-    a line. The boxes of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, or beside the image where no folder is called
-    ``images``; an image without such a file shows no object. Polygons count as the boxes around them. Without
-    ``data.yaml`` the classes are those of ``obj.names`` or ``classes.txt``, and the splits folders of images.
+    per line. The boxes of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, or next to the image if no folder is called
+    ``images``. An image without such a file has no objects. Polygons become bounding boxes. Without ``data.yaml``, the
+    classes come from ``obj.names`` or ``classes.txt``, and the splits are image folders.
 
     Args:
         folder: The folder.
         max_pixels: Images with more pixels are refused.
-        file: Another file than ``data.yaml``.
+        file: A file to use instead of ``data.yaml``.
 
     Raises:
-        DataError: When that file cannot be used.
+        DataError: If the file is unusable.
     """
 
     name = "YOLO"
@@ -64,10 +64,10 @@ class YoloSource:
         return [split for split in _SPLITS if self._content.get(split) not in _EMPTY]
 
     def read(self, split: str) -> Reading:
-        """One split, with its faults.
+        """Reads one split, with its faults.
 
         Raises:
-            DataError: When ``data.yaml`` does not lead to the images.
+            DataError: If the images named by ``data.yaml`` do not exist.
         """
         collector = AnnotationCollector(self.folder, "line", self.max_pixels)
         classes, category_ids, labels = labels_of(self._names, self.file, collector.faults)
@@ -82,7 +82,7 @@ class YoloSource:
             if self.folder.leads_out(self.folder.relative(boxes)):
                 file, todo = self.folder.relative(boxes), "copy the labels into it"
                 collector.faults.append(
-                    Fault("path leads out", file, "is, or is behind, a link that leads out of the folder", todo)
+                    Fault("path leads out", file, "is a link, or below a link, that leads out of the folder", todo)
                 )
             else:
                 self._read_labels(boxes, image, labels, collector)
@@ -90,7 +90,7 @@ class YoloSource:
         return collector.reading(classes, category_ids, self._notes if split == self.splits[0] else ())
 
     def _without_test(self) -> list[str]:
-        """Leaves out a test split whose images are not there: exports name one that they do not have."""
+        """Ignores a test split whose images do not exist: some exports name one without including it."""
         test = self._content.get("test")
         if test in _EMPTY or len(self.splits) == 1:
             return []
@@ -99,7 +99,7 @@ class YoloSource:
                 self._location("test", entry)
         except DataError:
             del self._content["test"]
-            return [f"{self.file} names a test split, {shortened(test)}, which is not there"]
+            return [f"{self.file} names a test split, {shortened(test)}, which does not exist"]
         return []
 
     def _image_paths(self, split: str, collector: AnnotationCollector) -> list[Path]:
@@ -121,12 +121,12 @@ class YoloSource:
         return found
 
     def _refuse_link(self, path: Path) -> None:
-        """Refuses a file of the dataset that is a link to elsewhere."""
+        """Refuses a file that is a link out of the dataset."""
         if self.folder.leads_out(self.folder.relative(path)):
             raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
 
     def _stays(self, path: Path, location: Path, collector: AnnotationCollector) -> bool:
-        """Whether an image found below a folder is no link to elsewhere."""
+        """Whether an image is not a link out of the dataset."""
         if self.folder.leads_out(os.path.relpath(path, location), location):
             collector.faults.append(
                 Fault(
@@ -140,15 +140,15 @@ class YoloSource:
         return True
 
     def _location(self, split: str, entry: Any) -> Path:
-        """The folder or list of images that ``data.yaml`` names for a split."""
+        """The image folder or list of a split in ``data.yaml``."""
         if not isinstance(entry, str):
             raise DataError(
-                f"{self.file}: {split} is {shortened(entry)}; name a folder of images, from this file's folder on"
+                f"{self.file}: {split} is {shortened(entry)}; give a folder of images, relative to this file"
             )
         root = self.folder.root
         tried = [*(above / entry for above in self._above()), root / entry]
-        # Exports say ../train/images, data/train.txt or an absolute path, and mean what is in the archive. A lone
-        # "images" may be another split's.
+        # Exports contain ../train/images, data/train.txt or an absolute path, but mean a path in the archive. A single
+        # "images" may belong to another split.
         ends = list(path_ends(entry))
         tried += [root / end for end in ends if "/" in end or end == ends[0] or end.endswith(".txt")]
         inside = [self.folder.inside(path) for path in tried]
@@ -158,19 +158,19 @@ class YoloSource:
         if not self._above():
             raise DataError(
                 f"{self.file}: path is {shortened(self._content['path'])}, which leads out of the folder, and {split}, "
-                f"{shortened(entry)}, is not in {root}; put this file into the folder of the dataset, or name that one"
+                f"{shortened(entry)}, is not in {root}; put this file into the folder of the dataset, or correct path"
             )
         if inside[0] is None:
             raise DataError(
                 f"{self.file}: {split} is {shortened(entry)}, which leads out of the folder; put the images into "
-                f"{root} and name them from there"
+                f"{root} and name them relative to it"
             )
         raise DataError(
-            f"{self.file}: {split} is {shortened(entry)}, which does not exist; name the folder of its images"
+            f"{self.file}: {split} is {shortened(entry)}, which does not exist; give the folder of its images"
         )
 
     def _above(self) -> list[Path]:
-        """The folder that ``path`` in ``data.yaml`` gives, where it is in the dataset."""
+        """The folder given by ``path`` in ``data.yaml``, if it is in the dataset."""
         above = self._content.get("path")
         path = self.folder.inside(self.folder.root / str("" if above in _EMPTY else above))
         return [] if path is None else [path]
@@ -194,7 +194,7 @@ class YoloSource:
                         "bad entry",
                         file,
                         f"reads {line.strip()[:60]!r}",
-                        "write class, centre x, centre y, width and height, or class and the corners of a polygon",
+                        "write class, center x, center y, width and height, or class and the corners of a polygon",
                         box=f"line {number}",
                     )
                 )
@@ -205,7 +205,7 @@ class YoloSource:
                     Fault(
                         "unknown category",
                         file,
-                        f"is of class {words[0]}, which {self.file} does not name",
+                        f"has class {words[0]}, which {self.file} does not name",
                         "add the class there or correct the line",
                         box=f"line {number}",
                     )
@@ -215,7 +215,7 @@ class YoloSource:
             collector.add_box(image, number, (left * width, top * height, right * width, bottom * height), label)
 
     def _labels_without_image(self, used: set[Path], collector: AnnotationCollector) -> None:
-        """Text files in a folder of labels that go with no image, of this split or another."""
+        """Label files without an image in any split."""
         root = self.folder.root
         folders = {path.parent for path in used if "labels" in path.relative_to(root).parts}
         for folder in sorted(folders):
@@ -227,19 +227,19 @@ class YoloSource:
                         Fault(
                             "missing image",
                             self.folder.relative(path),
-                            "there is no image of this name",
-                            "put it into the folder of images or remove this file",
+                            "there is no image with this name",
+                            "add it to the image folder or remove this file",
                         )
                     )
 
 
 def _load(path: Path, file: str) -> dict[str, Any]:
     try:
-        content = read_yaml(path, as_text=True)  # classes may be called yes, no and 1.0
+        content = read_yaml(path, as_text=True)  # class names may be yes, no or 1.0
     except ParseError as error:
         raise DataError(f"{file}: {error}; correct it") from error
     if not isinstance(content, dict):
-        raise DataError(f"{file}: holds no settings; it should name train, val and names")
+        raise DataError(f"{file}: contains no settings; it should have train, val and names")
     return content
 
 
@@ -247,30 +247,28 @@ def _text(path: Path, file: str) -> str:
     try:
         return read_bytes(path).decode("utf-8", "replace")
     except ParseError as error:
-        raise DataError(f"{file}: {error}; put a list of images there") from error
+        raise DataError(f"{file}: {error}; it should be a list of images") from error
 
 
 def _names(content: dict[str, Any], file: str) -> dict[int, str]:
-    """Names of the classes by their number."""
+    """Class names by number."""
     names = content.get("names")
     if isinstance(names, list):
         names = dict(enumerate(names))
     if not isinstance(names, dict) or not names:
-        raise DataError(f"{file}: has no 'names'; list the names of the classes there")
+        raise DataError(f"{file}: has no 'names'; add the class names")
     try:
         numbered = {int(number): str(name) for number, name in names.items()}
     except (TypeError, ValueError) as error:
-        raise DataError(f"{file}: the keys of 'names' are no whole numbers; number the classes from 0 on") from error
+        raise DataError(f"{file}: the keys of 'names' are not integers; number the classes from 0") from error
     count = content.get("nc")
     if count not in _EMPTY and count != str(len(numbered)):
-        raise DataError(
-            f"{file}: nc is {shown(count)} and there are {len(numbered)} names; make them agree, or leave nc out"
-        )
+        raise DataError(f"{file}: nc is {shown(count)}, but there are {len(numbered)} names; correct or remove nc")
     return numbered
 
 
 def _exchanged(path: Path, one: str, other: str) -> Path:
-    """A path whose last folder called ``one`` is called ``other`` instead."""
+    """A path with its last folder ``one`` replaced by ``other``."""
     parts = list(path.parts)
     for position in reversed(range(len(parts))):
         if parts[position] == one:
@@ -287,7 +285,7 @@ def _numbers(words: list[str]) -> list[float] | None:
 
 
 def _corners(values: list[float]) -> tuple[float, float, float, float]:
-    """xyxy, as parts of the image, from centre and size or from the corners of a polygon."""
+    """Relative xyxy from center and size, or from the corners of a polygon."""
     if len(values) == 4:
         x, y, width, height = values
         return x - width / 2, y - height / 2, x + width / 2, y + height / 2

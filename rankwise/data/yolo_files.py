@@ -1,4 +1,4 @@
-"""Which files of a folder are YOLO's, with ``data.yaml`` and without."""
+"""Finds the YOLO files of a folder, with or without ``data.yaml``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rankwise.files.parsing import ParseError, read_text, read_yaml
 
 #: Files that list the classes, one per line.
 _CLASS_FILES = ("classes.txt", "obj.names", "labels/classes.txt", "predefined_classes.txt")
-#: Folders of a split, and the name that it goes by.
+#: Folder names of splits and the names of the splits.
 _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
 def yaml_file(root: Path) -> Path | None:
-    """A folder's ``data.yaml``, or its one YAML file that names splits and classes."""
+    """The ``data.yaml`` of a folder, or its only YAML file with splits and classes."""
     for name in ("data.yaml", "data.yml", "dataset.yaml"):
         if (root / name).is_file():
             return root / name
@@ -34,7 +34,7 @@ def _looks_like_yolo(path: Path) -> bool:
 
 
 def found_content(folder: Folder) -> tuple[str, dict[str, Any]]:
-    """The file that names the classes, and what ``data.yaml`` would say, from other tools' files.
+    """The file with the class names, and the equivalent of ``data.yaml``, from files of other tools.
 
     These are darknet's and CVAT's ``obj.data`` with ``obj.names``, and ``classes.txt`` of Label Studio and labelImg.
     Both are empty if no file names the classes, or there are no labels.
@@ -55,7 +55,7 @@ def found_content(folder: Folder) -> tuple[str, dict[str, Any]]:
 
 
 def split_folders(root: Path) -> dict[str, Any]:
-    """The folders of images that have labels: ``images/train``, ``train/images``, ``images`` or the folder itself."""
+    """Image folders with labels: ``images/train``, ``train/images``, ``images`` or the folder itself."""
     found: dict[str, Any] = {}
     for name, split in _SPLIT_NAMES.items():
         for images, labels in ((f"images/{name}", f"labels/{name}"), (f"{name}/images", f"{name}/labels")):
@@ -74,7 +74,7 @@ def _out(folder: Folder, path: Path) -> bool:
 
 
 def _lines(path: Path, folder: Folder) -> list[str]:
-    """The lines of a text file that are not empty."""
+    """The non-empty lines of a text file."""
     try:
         return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (ParseError, OSError) as error:

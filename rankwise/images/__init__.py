@@ -1,1 +1,1 @@
-"""Reading, resizing and padding images: what data, models and export share."""
+"""Reading, resizing and padding images, shared by data, models and export."""

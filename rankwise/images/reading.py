@@ -1,4 +1,4 @@
-"""Reading image files: whatever the file holds becomes three channels of bytes, or an error that names the file."""
+"""Reads image files of any supported type as RGB bytes, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.files.parsing import open_regular
 
-if TYPE_CHECKING:  # an exported detector reads its images where there is no torch
+if TYPE_CHECKING:  # exported detectors read images without torch
     from torch import Tensor
 
 #: Images with more pixels are refused: one of 50,000 × 50,000 would take 7.5 GB in each loader worker.
 MAX_PIXELS = 100_000_000
 
-#: What files may hold, by Pillow's names; it would pass PostScript on to Ghostscript, whatever the file is called.
+#: Allowed formats, by Pillow's names. Pillow would pass PostScript on to Ghostscript, whatever the file name.
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP")
 
-#: An image of more pixels than this, and of more for each byte of its file than that, is a decompression bomb.
+#: An image with more pixels than the first value, and more pixels per byte than the second, is a decompression bomb.
 BOMB_PIXELS, BOMB_RATIO = 4_000_000, 2000
 
-#: Endings of the files that count as images where a folder is listed.
+#: File extensions of images.
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 
 _ORIENTATION_TAG = 0x0112
@@ -50,13 +50,13 @@ _pillow_limit = threading.Lock()
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What the first bytes of an image file say.
+    """The header of an image file.
 
     Attributes:
-        width: Width in pixels as a viewer shows the image, that is after its EXIF orientation.
-        height: Height, likewise.
+        width: Width in pixels after applying the EXIF orientation.
+        height: Height in pixels after applying the EXIF orientation.
         turned: Whether the EXIF orientation swaps width and height of the stored pixels.
-        format: Pillow's name of the format, such as ``"JPEG"``.
+        format: The format in Pillow's naming, such as ``"JPEG"``.
     """
 
     width: int
@@ -66,50 +66,50 @@ class ImageHeader:
 
 
 def read_header(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> ImageHeader:
-    """The size of an image without decoding it.
+    """Reads the size of an image without decoding it.
 
     Args:
         path: The image file.
-        max_pixels: Refuse images with more pixels than this.
+        max_pixels: Refuse images with more pixels.
 
     Raises:
-        DataError: When the file is no image or too large.
+        DataError: If the file is not an image or too large.
     """
     with _naming(path), open_regular(path) as file, _open(file, path, max_pixels) as image:
         return _header(image)
 
 
 def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Tensor:
-    """An image file as RGB, turned the way its EXIF orientation says, uint8 [3, H, W].
+    """Reads an image file as RGB, uint8 [3, H, W], and applies its EXIF orientation.
 
-    Grey, palette and CMYK images are converted, transparency is dropped, and 16-bit images keep their upper 8 bits.
+    Gray, palette and CMYK images are converted, transparency is dropped, and 16-bit images keep their upper 8 bits.
 
     Args:
         path: The image file.
-        max_pixels: Refuse images with more pixels than this, before anything is decoded.
+        max_pixels: Refuse images with more pixels, before anything is decoded.
 
     Raises:
-        DataError: When the file is missing, no image, damaged or too large.
+        DataError: If the file is missing, not an image, damaged or too large.
     """
     with _naming(path):
         with open_regular(path) as file:
             data = file.read()
         with _open(io.BytesIO(data), path, max_pixels) as image:
-            # torchvision decodes these a third faster than Pillow, and leaves a truncated file no way through.
+            # torchvision decodes these a third faster than Pillow and rejects truncated files.
             if _header(image).format in ("JPEG", "PNG"):
                 return _decode(data)
             return _as_tensor(rgb(image)).permute(2, 0, 1)
 
 
 def read_pixels(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """The same as ``read_image`` by Pillow alone, without torch: uint8 [H, W, 3].
+    """Like ``read_image``, but with Pillow only, without torch: uint8 [H, W, 3].
 
     Args:
         path: The image file.
-        max_pixels: Refuse images with more pixels than this, before anything is decoded.
+        max_pixels: Refuse images with more pixels, before anything is decoded.
 
     Raises:
-        DataError: When the file is missing, no image, damaged or too large.
+        DataError: If the file is missing, not an image, damaged or too large.
     """
     with _naming(path), open_regular(path) as file, _open(file, path, max_pixels) as image:
         return rgb(image)
@@ -120,7 +120,7 @@ def _decode(data: bytes) -> Tensor:
     from torchvision.io import ImageReadMode, decode_image
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the bytes are read-only; nothing writes to them
+        warnings.simplefilter("ignore")  # torch warns that the bytes are read-only, but nothing writes to them
         encoded = torch.frombuffer(data, dtype=torch.uint8)
     image = decode_image(encoded, mode=ImageReadMode.RGB, apply_exif_orientation=True)
     if image.dtype == torch.uint16:
@@ -135,9 +135,9 @@ def _as_tensor(pixels: np.ndarray) -> Tensor:
 
 
 def rgb(image: Image.Image) -> np.ndarray:
-    """Pixels of an image that Pillow opened, uint8 [H, W, 3]."""
+    """The pixels of a Pillow image, uint8 [H, W, 3]."""
     image = _turned(image)
-    if image.mode.startswith("I"):  # 16 bits a pixel, which convert("RGB") would cut off at 255
+    if image.mode.startswith("I"):  # 16 bits per pixel, which convert("RGB") would clip at 255
         grey = np.clip(np.asarray(image) >> 8, 0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     return np.array(image.convert("RGB"))
@@ -145,7 +145,7 @@ def rgb(image: Image.Image) -> np.ndarray:
 
 def _header(image: Image.Image) -> ImageHeader:
     turned = _orientation(image) in _TURNED_BY_90
-    if turned and image.format == "TIFF":  # whether Pillow's size already is the turned one depends on its version
+    if turned and image.format == "TIFF":  # whether Pillow's size is already the rotated one depends on its version
         width, height = ImageOps.exif_transpose(image).size
     else:
         width, height = reversed(image.size) if turned else image.size
@@ -153,7 +153,7 @@ def _header(image: Image.Image) -> ImageHeader:
 
 
 def _turned(image: Image.Image) -> Image.Image:
-    """The image as its EXIF orientation says."""
+    """Applies the EXIF orientation."""
     if image.format == "TIFF":
         return ImageOps.exif_transpose(image)
     turn = _TURNS.get(_orientation(image))
@@ -161,7 +161,7 @@ def _turned(image: Image.Image) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation. Pillow would also take that of XMP, and decode a PNG to find it; torchvision does not."""
+    """The EXIF orientation. Pillow would also use XMP and decode a PNG to find it; torchvision does not."""
     if image.format == "TIFF":
         exif = image.getexif()
     else:
@@ -173,7 +173,7 @@ def _orientation(image: Image.Image) -> int:
 
 @contextmanager
 def _open(file: BinaryIO, path: str | os.PathLike[str], limit: int) -> Iterator[Image.Image]:
-    """Open an image by Pillow, under our limit of pixels instead of Pillow's own."""
+    """Opens an image with Pillow, with our pixel limit instead of Pillow's."""
     with _pillow_limit:
         before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
@@ -185,22 +185,22 @@ def _open(file: BinaryIO, path: str | os.PathLike[str], limit: int) -> Iterator[
         if width * height > limit:
             raise DataError(
                 f"{shown(path)}: the image has {width:,} × {height:,} = {width * height:,} pixels and the limit is "
-                f"{limit:,}; scale it down, or raise max_pixels if it is meant to be so large"
+                f"{limit:,}; scale it down, or raise max_pixels if the size is intended"
             )
-        here = file.tell()  # from where Pillow reads on
+        here = file.tell()  # where Pillow continues to read
         size = file.seek(0, os.SEEK_END)
         file.seek(here)
         if width * height > max(BOMB_PIXELS, BOMB_RATIO * size):
             raise DataError(
                 f"{shown(path)}: the image has {width:,} × {height:,} pixels in a file of {size:,} bytes, which is a "
-                "decompression bomb and no picture; remove it"
+                f"decompression bomb; remove it"
             )
         yield image
 
 
 @contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn whatever a decoder raises into an error that names the file."""
+    """Turns all decoder errors into errors that name the file."""
     name = shown(os.fspath(path))
     try:
         yield
@@ -215,8 +215,8 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """A decoder's words without the places in its source that torchvision puts in front."""
+    """The message of a decoder, without the source locations that torchvision adds."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if "cannot identify image file" in text:
-        return "it is in no known image format"
+        return "unknown image format"
     return re.sub(r"^.*\.cpp:\d+,\s*", "", text).rstrip(". ")

@@ -1,4 +1,4 @@
-"""How an image is made ready for a detector, as plain values."""
+"""Input settings of a detector, as plain values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rankwise.errors import ModelError
 
-#: Longest side in pixels that a detector may take images in: weights of a stranger say what it is.
+#: Maximum input side in pixels, because the settings may come from untrusted weights.
 MOST_SIDE = 20_000
 
 
@@ -18,16 +18,16 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class InputSettings:
-    """How an image is made ready for the detector.
+    """How images are resized, padded and normalized for the detector.
 
     Args:
-        short_side: Length in pixels that the shorter side is resized to.
-        max_side: Longest the longer side may become; it takes precedence over ``short_side``.
-        keep_ratio: Keep the ratio of the sides. Otherwise the image is stretched until its shorter side is exactly
-            ``short_side`` and its longer one exactly ``max_side``; with equal numbers every image becomes a square.
+        short_side: The shorter side after resizing, in pixels.
+        max_side: Maximum longer side; it takes precedence over ``short_side``.
+        keep_ratio: Keep the aspect ratio. Otherwise the shorter side becomes exactly ``short_side`` and the longer one
+            exactly ``max_side``; with equal values every image becomes a square.
         divisor: Images are padded at the right and bottom to a multiple of this.
-        mean: Mean of red, green and blue over many images, of values from 0 to 1; subtracted first.
-        std: Standard deviation of red, green and blue; divided by next.
+        mean: Mean of red, green and blue, for values from 0 to 1; subtracted first.
+        std: Standard deviation of red, green and blue; the divisor after that.
     """
 
     short_side: int = 800
@@ -49,24 +49,24 @@ class InputSettings:
 
     @property
     def mean_colour(self) -> tuple[int, int, int]:
-        """What padding is filled with, in bytes: near 0 once normalised."""
+        """The padding color in bytes: close to 0 after normalization."""
         red, green, blue = (round(255 * value) for value in self.mean)
         return red, green, blue
 
     def resized(self, short_side: int, max_side: int | None = None) -> InputSettings:
-        """The same for another size: of test-time augmentation or multi-scale training.
+        """The same settings for another size, for test-time augmentation or multi-scale training.
 
         Args:
             short_side: The new short side.
-            max_side: The new limit of the long side, as before if not given. Images that are stretched keep the ratio
-                of ``max_side`` to ``short_side`` instead.
+            max_side: The new maximum long side; unchanged if not given. With ``keep_ratio`` false, the ratio of
+                ``max_side`` to ``short_side`` is kept instead.
         """
         stretched = int(short_side * self.max_side / self.short_side + 0.5)
         long = (max_side or self.max_side) if self.keep_ratio else stretched
         return replace(self, short_side=min(short_side, long), max_side=long)
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width that an image of this height and width is resized to, without padding."""
+        """Height and width of a resized image, without padding."""
         short, long = self.short_side, self.max_side
         if not self.keep_ratio:
             return (short, long) if height <= width else (long, short)
@@ -75,10 +75,10 @@ class InputSettings:
 
 
 def padded_size(sizes: Iterable[tuple[int, int]], divisor: int) -> tuple[int, int]:
-    """Height and width, multiples of the divisor, of a batch of images of these sizes, each (height, width)."""
+    """Height and width of a padded batch of images with these (height, width), multiples of the divisor."""
     height, width = (-(-max(sides) // divisor) * divisor for sides in zip(*sizes, strict=True))
     return height, width
 
 
-#: What images are padded with by default: ImageNet's mean, in bytes.
+#: Default padding color: the ImageNet mean, in bytes.
 MEAN_COLOUR = InputSettings().mean_colour

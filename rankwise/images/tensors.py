@@ -1,4 +1,4 @@
-"""Images on their way into a detector: read, resized as the settings say, padded to a batch."""
+"""Prepares images as tensors for a detector: reading, resizing and padding to a batch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rankwise.images.settings import InputSettings, padded_size
 
 
 def input_size(height: int, width: int, settings: InputSettings) -> tuple[int, int]:
-    """Height and width that an image of this height and width is resized to, without padding."""
+    """Height and width of a resized image, without padding."""
     return settings.input_size(height, width)
 
 
 def resize_for_input(image: Tensor, settings: InputSettings) -> Tensor:
-    """An image in the size that the detector is evaluated at.
+    """Resizes an image to the input size of the detector.
 
     Args:
         image: uint8 [3, H, W].
-        settings: The detector's.
+        settings: The input settings of the detector.
     """
     size = settings.input_size(*image.shape[-2:])
     if size == tuple(image.shape[-2:]):
@@ -37,22 +37,23 @@ def resize_for_input(image: Tensor, settings: InputSettings) -> Tensor:
 
 
 def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
-    """One batch of images of different size, uint8 [B, 3, H, W], padded with the mean colour at right and bottom.
+    """Stacks images of different sizes into a batch, uint8 [B, 3, H, W], padded with the mean color at the right and
+    bottom.
 
     Args:
         images: uint8 [3, H, W] each.
-        settings: The detector's: mean colour, and the divisor of height and width.
+        settings: The input settings of the detector: mean color and divisor of height and width.
     """
     return pad_images(images, settings.divisor, settings.mean_colour)
 
 
 def pad_images(images: Sequence[Tensor], divisor: int, colour: tuple[int, int, int]) -> Tensor:
-    """One batch of images of different size, uint8 [B, 3, H, W], padded at right and bottom.
+    """Stacks images of different sizes into a batch, uint8 [B, 3, H, W], padded at the right and bottom.
 
     Args:
         images: uint8 [3, H, W] each.
         divisor: Height and width of the batch are multiples of this.
-        colour: What is padded with: red, green and blue in bytes.
+        colour: The padding color: red, green and blue in bytes.
     """
     filling = torch.tensor(colour, dtype=torch.uint8, device=images[0].device)[:, None, None]
     batch = filling.new_empty((len(images), 3, *padded_size(sizes_of(images), divisor)))
@@ -70,7 +71,7 @@ def sizes_of(images: Sequence[Tensor]) -> list[tuple[int, int]]:
 
 
 def as_image(image: Any) -> Tensor:
-    """An image of any usual kind as uint8 [3, H, W].
+    """Converts an image of any usual type to uint8 [3, H, W].
 
     Args:
         image: The path of a file, a PIL image, an array [H, W, 3] or [H, W] of bytes, or a tensor [3, H, W] of bytes or

@@ -130,18 +130,21 @@ COCO_FAULTS = {
     "no name": (no_name, f"{TRAIN}: image 100 (None): has no usable file name; name the image file"),
     "image id twice": (
         image_id_twice,
-        f"{TRAIN}: image 100 (picture001.jpg): the id is that of another image, too; give each image its own number",
+        f"{TRAIN}: image 100 (picture001.jpg): has the same id as another image; give each image a unique integer",
     ),
-    "image without id": (image_without_id, f"{TRAIN}: entry 0 of images: has no whole number as its id; give each"),
+    "image without id": (image_without_id, f"{TRAIN}: entry 0 of images: has an id that is not an integer; give each"),
     "negative size": (negative_size, "image 100 (picture000.jpg): has the size -5 × "),
     "annotation id twice": (
         annotation_id_twice,
-        "annotation 1 the id is that of another annotation, too; give each annotation its own number",
+        "annotation 1 has the same id as another annotation; give each annotation a unique integer",
     ),
-    "unknown image": (unknown_image, f"{TRAIN}: annotation 1 is of image 4711, which the file does not list; add the"),
+    "unknown image": (
+        unknown_image,
+        f"{TRAIN}: annotation 1 belongs to image 4711, which the file does not list",
+    ),
     "unknown category": (
         unknown_category,
-        f"{TRAIN}: image 100: annotation 1 is of category 5, which the file does not list; add the category or remove",
+        f"{TRAIN}: image 100: annotation 1 has category 5, which the file does not list; add the category or remove",
     ),
     "category id twice": (
         category_id_twice,
@@ -149,23 +152,23 @@ COCO_FAULTS = {
     ),
     "category name twice": (
         category_name_twice,
-        f"{TRAIN}: the classes 3 and 7 are both called 'bolt'; give each its own name, or make them one",
+        f"{TRAIN}: the classes 3 and 7 are both called 'bolt'; give each a unique name, or merge them",
     ),
     "crowd word": (crowd("no"), f"{TRAIN}: image 100: annotation 1 has 'no' as iscrowd; give 0, or 1 for a crowd"),
     "crowd number": (crowd(2), "annotation 1 has 2 as iscrowd; give 0, or 1 for a crowd"),
     "category without name": (
         category_without_name,
-        "entry 3 of categories has no whole number as id or no name; give",
+        "entry 3 of categories has no name or no integer id; give",
     ),
     "negative width": (
         box([10, 10, -4, 8]),
         f"{TRAIN}: image 100 (picture000.jpg): annotation 1 has no area: it is -4 wide and 8 high; correct or",
     ),
     "no height": (box([10, 10, 4, 0]), "annotation 1 has no area: it is 4 wide and 0 high; correct or remove it"),
-    "nan": (box([10, float("nan"), 4, 4]), "annotation 1 has corners that are no numbers (10, nan, 14, nan); correct"),
+    "nan": (box([10, float("nan"), 4, 4]), "annotation 1 has corners that are not numbers (10, nan, 14, nan); correct"),
     "infinite": (
         box([10, 2, float("inf"), 4]),
-        "annotation 1 has corners that are no numbers (10, 2, inf, 6); correct",
+        "annotation 1 has corners that are not numbers (10, 2, inf, 6); correct",
     ),
     "sticks out": (
         box([-3, 2, 30, 20]),
@@ -208,7 +211,7 @@ def test_classes_of_one_name_are_one_where_faults_are_skipped(tmp_path):
 
 def test_a_class_name_that_data_yaml_gives_twice_is_told_once(yolo_folder):
     edited(yolo_folder / "data.yaml", '"gear"', '"bolt"')
-    message = "data.yaml: the classes 0 and 1 are both called 'bolt'; give each its own name, or make them one"
+    message = "data.yaml: the classes 0 and 1 are both called 'bolt'; give each a unique name, or merge them"
     assert [str(fault) for fault in check(yolo_folder).faults] == [message]
     with pytest.raises(DataError) as caught:
         open_dataset(yolo_folder)
@@ -236,7 +239,7 @@ def write_turned(path: Path) -> None:
 
 PIXEL_FAULTS = {
     "truncated": (write_truncated, "train/picture000.jpg: cannot be read as an image (", "unreadable image"),
-    "no image": (write_text, "(it is in no known image format); replace or remove it", "unreadable image"),
+    "no image": (write_text, "(unknown image format); replace or remove it", "unreadable image"),
     "wrong size": (
         write_smaller,
         "train/picture000.jpg: the file has 40 × 30 pixels, the annotations say",
@@ -244,7 +247,7 @@ PIXEL_FAULTS = {
     ),
     "turned": (
         write_turned,
-        "its EXIF orientation turns it by 90 degrees: annotate it as a viewer shows",
+        "its EXIF orientation rotates it by 90 degrees: annotate the rotated image",
         "wrong size",
     ),
 }
@@ -278,7 +281,7 @@ def test_a_huge_image_is_a_fault(tmp_path, huge_png):
 BROKEN_FILES = {
     '{"images": [\n  {"id": 1,}\n]}': "not valid JSON: Illegal trailing comma before end of object in line 2, column",
     "": "not valid JSON: Expecting value in line 1, column 1; export it again",
-    "[1, 2]": "holds a list where COCO has an object; export it as COCO instances",
+    "[1, 2]": "contains a list instead of an object; export it as COCO instances",
     '{"images": [], "annotations": []}': "has no list 'categories'; export it as COCO instances",
     '{"images": [], "annotations": [], "categories": []}': "has no categories; list each class under 'categories'",
     "[" * 100_000: "not valid JSON: it is nested too deeply",
@@ -321,23 +324,23 @@ def edited(path: Path, old: str, new: str) -> None:
 LAUGHS = '<!DOCTYPE a [<!ENTITY b "ha"><!ENTITY c "&b;&b;&b;">]><annotation><filename>&c;</filename></annotation>'
 
 VOC_FAULTS = {
-    "broken": ("<annotation>\n<object>", "Annotations/picture004.xml: is no valid XML in line 2, column"),
+    "broken": ("<annotation>\n<object>", "Annotations/picture004.xml: is not valid XML: line 2, column"),
     "laughs": (LAUGHS, "picture004.xml: declares a document type or entities, which are refused; remove them"),
     "other": ("<html/>", "picture004.xml: has <html> where VOC has <annotation>; export it as Pascal VOC"),
     "latin": (b"<annotation>\xe9</annotation>", "picture004.xml: not text in UTF-8: "),
-    "gone": (None, "Annotations/picture004.xml: is missing; put it there, or take the image out of the split"),
+    "gone": (None, "Annotations/picture004.xml: is missing; add it, or remove the image from the split"),
     "no class": (
         "<annotation><object><bndbox><xmin>1</xmin></bndbox></object></annotation>",
         "picture004.xml: object 1 has no name; give its class under <name>",
     ),
     "no box": (
         "<annotation><object><name>nut</name><bndbox><xmin>1</xmin></bndbox></object></annotation>",
-        "picture004.xml: object 1 has no box of four numbers; give xmin, ymin, xmax and ymax under <bndbox>",
+        "picture004.xml: object 1 has no box with four numbers; give xmin, ymin, xmax and ymax under <bndbox>",
     ),
     "nan": (
         "<annotation><object><name>nut</name><bndbox><xmin>nan</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax>"
         "</bndbox></object></annotation>",
-        "picture004.xml: object 1 has corners that are no numbers (nan, 0, 9, 9); correct or remove it",
+        "picture004.xml: object 1 has corners that are not numbers (nan, 0, 9, 9); correct or remove it",
     ),
     "outside": (
         "<annotation><object><name>nut</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>999</xmax><ymax>9</ymax>"
@@ -392,15 +395,15 @@ def test_an_image_of_voc_may_be_no_link_that_leads_out(voc_folder, tmp_path):
 YOLO_FAULTS = {
     "words": (
         "0 0.5 0.5 x 0.1\n",
-        "labels/train/picture000.txt: line 1 reads '0 0.5 0.5 x 0.1'; write class, centre x",
+        "labels/train/picture000.txt: line 1 reads '0 0.5 0.5 x 0.1'; write class, center x",
     ),
     "too few": ("\n0 0.5 0.5 0.1\n", "picture000.txt: line 2 reads '0 0.5 0.5 0.1'; write class"),
     "class": (
         "7 0.5 0.5 0.1 0.1\n",
-        "picture000.txt: line 1 is of class 7, which data.yaml does not name; add the class",
+        "picture000.txt: line 1 has class 7, which data.yaml does not name; add the class",
     ),
-    "half class": ("0.5 0.5 0.5 0.1 0.1\n", "line 1 is of class 0.5, which data.yaml does not name"),
-    "nan": ("0 nan 0.5 0.1 0.1\n", "line 1 has corners that are no numbers"),
+    "half class": ("0.5 0.5 0.5 0.1 0.1\n", "line 1 has class 0.5, which data.yaml does not name"),
+    "nan": ("0 nan 0.5 0.1 0.1\n", "line 1 has corners that are not numbers"),
     "empty": ("0 0.5 0.5 0 0.1\n", "line 1 has no area: it is 0 wide"),
     "pixels": ("0 50 50 10 10\n", "lies outside the image of"),
     "binary": (b"\xff\xfe\x00", "labels/train/picture000.txt: not text in UTF-8: "),
@@ -428,9 +431,9 @@ def test_yolo_images_that_are_missing_unreadable_or_linked(yolo_folder, tmp_path
     (images / "picture002.jpg").symlink_to(tmp_path / "outside.jpg")
     told = sorted(str(fault) for fault in check(yolo_folder).faults)
     assert len(told) == 3
-    assert "images/train/picture001.jpg: cannot be read as an image (it is in no known image format)" in told[0]
+    assert "images/train/picture001.jpg: cannot be read as an image (unknown image format)" in told[0]
     assert "images/train/picture002.jpg: is a link that leads out of the folder; copy the image into it" in told[1]
-    assert "labels/train/picture000.txt: there is no image of this name; put it into the folder of images" in told[2]
+    assert "labels/train/picture000.txt: there is no image with this name; add it to the image folder" in told[2]
 
 
 def test_yolo_lists_that_lead_out(yolo_folder):
@@ -452,17 +455,17 @@ YAML_FAULTS = {
         "data.yaml: not valid YAML: ",
         "line 1",
     ),
-    "text": ("hello\n", "data.yaml: holds no settings; it should name train, val and names", ""),
-    "no names": ("train: images/train\n", "data.yaml: has no 'names'; list the names of the classes there", ""),
-    "name keys": ("train: images/train\nnames: {a: b}\n", "the keys of 'names' are no whole numbers; number the", ""),
+    "text": ("hello\n", "data.yaml: contains no settings; it should have train, val and names", ""),
+    "no names": ("train: images/train\n", "data.yaml: has no 'names'; add the class names", ""),
+    "name keys": ("train: images/train\nnames: {a: b}\n", "the keys of 'names' are not integers; number the", ""),
     "count": (
         "train: images/train\nnc: 3\nnames: [a]\n",
-        "data.yaml: nc is 3 and there are 1 names; make them agree",
+        "data.yaml: nc is 3, but there are 1 names; correct or remove nc",
         "",
     ),
-    "nowhere": ("train: images/nowhere\nnames: [a]\n", "train is 'images/nowhere', which does not exist; name the", ""),
+    "nowhere": ("train: images/nowhere\nnames: [a]\n", "train is 'images/nowhere', which does not exist; give the", ""),
     "absolute": ("train: /etc\nnames: [a]\n", "data.yaml: train is '/etc', which leads out of the folder; put the", ""),
-    "number": ("train: 5\nnames: [a]\n", "data.yaml: train is '5', which does not exist; name the folder", ""),
+    "number": ("train: 5\nnames: [a]\n", "data.yaml: train is '5', which does not exist; give the folder", ""),
 }
 
 
@@ -515,34 +518,34 @@ def test_a_printed_report_lists_every_fault_and_counts_the_kinds(tmp_path):
         content["images"][0]["file_name"] = "[bold]gone[/bold].jpg"
 
     text = printed(check(broken_coco(tmp_path / "data", change)))
-    assert text.count("is of category 1, which the file does not list") == 12
+    assert text.count("has category 1, which the file does not list") == 12
     assert "'[bold]gone[/bold].jpg'" in text
     assert "13 faults: unknown category 12, missing image 1" in text
 
 
 def test_a_folder_without_validation_is_noted(tmp_path):
     report = check(write_coco_folder(tmp_path / "data", val=0))
-    assert report.notes == ["There is no validation split: training keeps a tenth of the images for it."]
-    assert "keeps a tenth" in printed(report)
+    assert report.notes == ["There is no validation split: training holds out a tenth of the images."]
+    assert "holds out a tenth" in printed(report)
 
 
 def test_several_training_and_validation_splits_are_noted(tmp_path):
     report = check(write_two_years(tmp_path / "data"))
     assert report.faults == []
     assert report.notes == [
-        "There are several train splits: train2014, train2017; name one by --data.train.",
-        "There are several val splits: val2014, val2017; name one by --data.val.",
+        "There are several train splits: train2014, train2017; choose one with --data.train.",
+        "There are several val splits: val2014, val2017; choose one with --data.val.",
     ]
 
 
 def test_a_folder_that_is_not_there_is_a_fault_without_a_hint_at_the_built_in_dataset(tmp_path):
     [fault] = check(tmp_path / "nowhere").faults
-    assert str(fault) == f"{tmp_path}/nowhere: there is no such folder; name the folder of a dataset"
+    assert str(fault) == f"{tmp_path}/nowhere: no such folder; give the folder of a dataset"
 
 
 def test_a_folder_in_no_format_is_a_fault(tmp_path):
     [fault] = check(tmp_path).faults
-    assert "is in none of the known formats; found no files; there are no images; expected annotations/" in str(fault)
+    assert "unknown format; found no files; there are no images; expected annotations/" in str(fault)
     assert "1 fault: unreadable file 1" in printed(check(tmp_path))
 
 

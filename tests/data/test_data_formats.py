@@ -74,7 +74,7 @@ def test_a_folder_without_validation_is_split_90_to_10_the_same_way_each_time_an
     assert not set(names) & {record.name for record in train.records}
     assert [record.name for record in open_dataset(root, "val").records] == names
     assert train.notes == val.notes
-    assert "has no validation split: 3 of its 30 images are kept for validation" in train.notes[0]
+    assert "has no validation split: 3 of its 30 images are held out for validation" in train.notes[0]
     # Elsewhere and in another order of images it is the same ones.
     moved = tmp_path / "elsewhere"
     shutil.move(root, moved)
@@ -143,7 +143,7 @@ def test_splits_that_are_named_exactly_are_taken_though_others_go_by_the_same_wo
     assert {Path(record.name).parts[0] for record in val.records} == {"val2014"}
     assert (len(train), len(val), train.notes, val.notes) == (16, 4, [], [])
     assert len(open_dataset(root, "train2017")) == 16
-    with pytest.raises(DataError, match="several train splits: train2014, train2017; name one of them"):
+    with pytest.raises(DataError, match="several train splits: train2014, train2017; choose one of them"):
         open_dataset(root, "train")
 
 
@@ -163,7 +163,7 @@ def test_no_image_is_kept_for_validation_where_another_split_is_validated_on(tmp
         train_set, val_set = open_datasets(DataSettings(path=str(root), val=val), InputSettings())
         assert (len(train_set), len(val_set)) == (20, count)
         notes = [*train_set.notes, *val_set.notes]
-        assert notes == [] if val == "test" else ["training images as well" in note for note in notes] == [True]
+        assert notes == [] if val == "test" else ["also training images" in note for note in notes] == [True]
     train_set, val_set = open_datasets(DataSettings(path=str(root)), InputSettings())
     assert (len(train_set), len(val_set)) == (18, 2)
 
@@ -437,16 +437,16 @@ def test_links_of_whole_image_folders_may_lead_elsewhere(coco_folder, tmp_path):
 
 
 def test_folders_that_are_no_dataset_are_told_what_is_expected(tmp_path):
-    with pytest.raises(DataError, match=r"there is no such folder; name the folder of a dataset$"):
+    with pytest.raises(DataError, match=r"no such folder; give the folder of a dataset$"):
         open_dataset(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="there is no such folder; name the folder of a dataset, or 'shapes' for the"):
+    with pytest.raises(DataError, match="no such folder; give the folder of a dataset, or 'shapes' for the"):
         open_split(DataSettings(path=str(tmp_path / "nowhere")), "train")
-    with pytest.raises(DataError, match=r"known formats; found no files; .*; expected annotations/instances_<sp"):
+    with pytest.raises(DataError, match=r"unknown format; found no files; .*; expected annotations/instances_<sp"):
         open_dataset(tmp_path)
 
 
 def test_an_unknown_split_is_answered_by_those_there_are(coco_folder):
-    with pytest.raises(DataError, match="has no test split, only train, val; add its annotations, or name another"):
+    with pytest.raises(DataError, match="has no test split, only train, val; add its annotations, or choose another"):
         open_dataset(coco_folder, "test")
 
 
@@ -484,7 +484,7 @@ def test_skip_bad_leaves_out_and_counts(coco_folder):
     assert len(dataset.records[0].boxes) == len(mine)
     assert dataset.skip_bad
     [note] = dataset.notes
-    assert note.startswith("train: 4 faults left out or clipped (")
+    assert note.startswith("train: 4 faults skipped or clipped (")
     for kind in ("1 × missing image", "1 × box without area", "1 × unknown category", "1 × box outside the image"):
         assert kind in note
 
@@ -500,4 +500,4 @@ def test_an_error_shows_ten_faults_and_counts_the_rest(coco_folder):
     assert "the train split has 14 faults:" in lines[0]
     assert Counter("category 1" in line for line in lines)[True] == 10
     assert "… and 4 more: rankwise data check" in lines[-2]
-    assert "set skip_bad to leave such images and boxes out" in lines[-1]
+    assert "set skip_bad to skip such images and boxes" in lines[-1]

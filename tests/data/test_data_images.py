@@ -126,7 +126,7 @@ def test_truncated_images_are_refused_by_name(tmp_path, ending):
 def test_files_that_are_no_images_are_refused_by_name(tmp_path):
     path = tmp_path / "notes.jpg"
     path.write_text("not an image")
-    with pytest.raises(DataError, match=r"notes\.jpg: cannot be read as an image \(it is in no known image format\)"):
+    with pytest.raises(DataError, match=r"notes\.jpg: cannot be read as an image \(unknown image format\)"):
         read_image(path)
     (tmp_path / "empty.png").touch()
     with pytest.raises(DataError, match=r"empty\.png: cannot be read"):

@@ -232,18 +232,18 @@ def test_layouts_open_as_they_are_and_from_two_folders_above(tmp_path, name):
     report = check(tmp_path / "download")
     assert [str(fault) for fault in report.faults if fault.kind != "shared image"] == []
     if name == "Roboflow YOLO":  # exported without a test split
-        assert "train: data.yaml names a test split, '../test/images', which is not there" in report.notes
+        assert "train: data.yaml names a test split, '../test/images', which does not exist" in report.notes
 
 
 def test_images_found_by_the_end_of_their_names_are_noted_and_never_two_by_one_file(tmp_path):
     label_studio_coco(tmp_path)
     first = MADE[0].stem
-    note = f"6 images were found by the end of their names, such as 'images\\\\1/{first}.jpg' as images/{first}.jpg"
+    note = f"6 images were found by the end of their path, such as 'images\\\\1/{first}.jpg' as images/{first}.jpg"
     assert any(note in line for line in open_dataset(tmp_path).notes)
     content = json.loads((tmp_path / "result.json").read_text())
     content["images"][1]["file_name"] = f"images\\2/{first}.jpg"
     (tmp_path / "result.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match=r"both end as that of the file images/.*; name the images from the dataset's"):
+    with pytest.raises(DataError, match=r"both match the end of the path images/.*; name the images relative to"):
         open_dataset(tmp_path)
 
 
@@ -254,7 +254,7 @@ def test_no_end_of_a_name_leads_out_of_the_folder(tmp_path):
     shutil.move(image, outside)
     image.symlink_to(outside)
     [fault] = check(tmp_path / "parts").faults
-    assert "leads out of the folder; put the image into the dataset's folder" in str(fault)
+    assert "leads out of the folder; put the image into the dataset folder" in str(fault)
     absolute_lists(tmp_path / "yolo")
     (tmp_path / "yolo" / "train.txt").write_text(f"{outside}\n")
     assert f"the file name '{outside}' leads out of the folder" in str(check(tmp_path / "yolo").faults[0])
@@ -285,9 +285,9 @@ def test_a_file_of_the_dataset_may_be_named_instead_of_its_folder(tmp_path, monk
     assert_shows(open_dataset(coco / "annotations" / "instances_train.json", val="train"), whole)
     assert len(open_dataset(coco / "annotations" / "instances_train.json")) == 16 - round(16 * HELD_OUT)
     (tmp_path / "parts.zip").touch()
-    with pytest.raises(DataError, match=r"parts\.zip: is an archive; unpack it and name the folder"):
+    with pytest.raises(DataError, match=r"parts\.zip: is an archive; unpack it and give the folder"):
         open_dataset(tmp_path / "parts.zip")
-    with pytest.raises(DataError, match="is a file; name the folder of a dataset"):
+    with pytest.raises(DataError, match="is a file; give the folder of a dataset"):
         open_dataset(coco / "train" / "picture000.jpg")
 
 
@@ -303,7 +303,7 @@ def test_a_yaml_whose_path_leads_elsewhere_says_so(tmp_path):
 def test_several_datasets_below_a_folder_are_named(tmp_path):
     write_coco_folder(tmp_path / "one")
     write_voc_folder(tmp_path / "two")
-    with pytest.raises(DataError, match=r"holds several datasets \(one, two\); name one of them"):
+    with pytest.raises(DataError, match=r"contains several datasets \(one, two\); choose one of them"):
         open_dataset(tmp_path)
 
 
@@ -352,18 +352,18 @@ def table(root: Path) -> None:
 
 UNKNOWN = {
     labels_without_names: (
-        "found 6 images in images/, 6 .txt in labels/; nearest is YOLO without names of classes: add data.yaml with "
+        "found 6 images in images/, 6 .txt in labels/; closest match: YOLO without class names: add data.yaml with "
         "the lines train: images and names: [name of class 0, name of class 1, name of class 2]"
     ),
-    labels_elsewhere: "nearest is YOLO, which has the boxes of images/a.jpg in labels/a.txt: rename photos/ to images/ "
-    "and boxes/ to labels/, and add data.yaml",
-    images_alone: "found 6 images in photos/; there are images and no boxes: annotate them",
+    labels_elsewhere: "closest match: YOLO, which has the boxes of images/a.jpg in labels/a.txt: rename photos/ to "
+    "images/ and boxes/ to labels/, and add data.yaml",
+    images_alone: "found 6 images in photos/; there are images but no boxes: annotate them",
     archive: "found 1 .zip in ./; unpack parts.zip first",
-    labelme: "picture000.json is LabelMe's: convert the files to COCO",
+    labelme: "picture000.json is a LabelMe file: convert the files to COCO",
     label_studio_json: "project-1.json is Label Studio's own JSON: export the project as COCO or YOLO with images",
-    not_quite_coco: "nearest is COCO: boxes.json has no list categories; export it as COCO instances",
+    not_quite_coco: "closest match: COCO: boxes.json has no list categories; export it as COCO instances",
     cvat_xml: "annotations.xml: is CVAT's own XML; export the task as COCO 1.0, Pascal VOC or Ultralytics YOLO",
-    table: "found 6 images in ./, 1 .csv in ./; nearest is a table of boxes, which is not read: convert it to COCO",
+    table: "found 6 images in ./, 1 .csv in ./; tables of boxes are not supported: convert the table to COCO",
 }
 
 

@@ -194,7 +194,7 @@ def test_a_worker_that_dies_is_said_plainly(dataset):
         return image, target
 
     loader = build_loader(dataset.with_transform(die), 4, shuffle=False, workers=1)
-    with pytest.raises(RuntimeError, match=r"a loader worker died .*; most often memory ran out: set fewer workers"):
+    with pytest.raises(RuntimeError, match=r"a loader worker died .*; usually memory ran out: use fewer workers"):
         next(loader.epoch(0))
 
 

@@ -201,7 +201,7 @@ def test_a_seed_decides_everything():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"flip": 1.5}, "flip is 1.5; it is a probability"),
+        ({"flip": 1.5}, "flip is 1.5; it must be a probability"),
         ({"short_sides": (3,), "short_range": (1, 2)}, "set one of them"),
         ({"short_sides": (0,)}, "at least 1 pixel"),
         ({"short_range": (9, 3)}, "the smaller size first"),

@@ -48,7 +48,7 @@ def test_a_lone_split_of_another_name_is_trained_on_and_a_part_kept(tmp_path):
 def test_the_same_images_on_both_sides_are_warned_of(tmp_path):
     folder = write_coco_folder(tmp_path / "coco", train=4, val=3)
     train, _ = open_both(folder, train="val")
-    assert any("WARNING: 3 of the 3 validation images are training images" in note for note in train.notes)
+    assert any("WARNING: 3 of the 3 validation images are also training images" in note for note in train.notes)
     assert not any("WARNING" in note for note in open_both(folder)[0].notes)
 
 
@@ -62,4 +62,4 @@ def test_an_image_in_two_splits_is_a_fault_also_through_a_link(tmp_path):
     (folder / "val").symlink_to("train")
     (fault,) = check(folder).faults
     assert fault.kind == "shared image"
-    assert "4 of its 4 images are training images as well" in fault.what
+    assert "4 of its 4 images are also training images" in fault.what

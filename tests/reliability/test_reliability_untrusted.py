@@ -33,7 +33,7 @@ def test_postscript_in_a_jpg_is_no_image(tmp_path, monkeypatch, read):
     (tmp_path / "a.jpg").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n%%EndComments\nshowpage\n%%EOF\n"
     )
-    with pytest.raises(DataError, match=r"a\.jpg: cannot be read as an image \(it is in no known image format\)"):
+    with pytest.raises(DataError, match=r"a\.jpg: cannot be read as an image \(unknown image format\)"):
         read(tmp_path / "a.jpg")
 
 

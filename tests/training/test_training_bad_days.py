@@ -268,7 +268,7 @@ def test_a_worker_that_dies_is_said_plainly(tmp_path):
     os.kill(workers_of(run.pid)[0], signal.SIGKILL)
     assert run.wait() == 2
     assert "a loader worker died" in run.said
-    assert "set fewer --data.workers" in run.said
+    assert "use fewer --data.workers" in run.said
     assert "Traceback" not in run.said
 
 

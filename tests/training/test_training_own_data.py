@@ -205,7 +205,7 @@ def test_of_a_folder_without_validation_split_eval_says_that_it_takes_a_tenth(ru
     folder = write_coco_folder(tmp_path / "single", train=10, val=0)
     main(["eval", str(run), "--data", str(folder)])
     said = capsys.readouterr().out
-    assert "1 of its 10 images are kept for validation" in said
+    assert "1 of its 10 images are held out for validation" in said
     assert "--split all" in said
     main(["eval", str(run), "--data", str(folder), "--split", "all"])
     assert "10 images" in capsys.readouterr().out
@@ -297,7 +297,7 @@ def test_imbalance_tiny_boxes_and_slips_are_told(tmp_path):
     )
     path.write_text(json.dumps(content))
     dataset = open_dataset(folder, "train")
-    assert dataset.notes == ["train: 1 boxes stuck out of their image by a few pixels and were clipped"]
+    assert dataset.notes == ["train: 1 boxes extended beyond their image by a few pixels and were clipped"]
     said = "\n".join(warnings(dataset, parse_recipe(["--config", "shapes"]).model.input))
     assert "has 31 boxes" in said
     assert "slips     1 boxes are less than 2 pixels" in said
