@@ -1,4 +1,4 @@
-"""Object detectors trained by ranking: exact pairwise ranking losses, pair selection, detectors and their training."""
+"""Train object detectors by ranking: exact pairwise ranking losses, pair selection, detectors and training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """``rankwise.calibrate``, loaded when it is asked for: importing the package alone loads no torch."""
+    """Loads ``rankwise.calibrate`` on first use, so that importing the package does not load torch."""
     if name == "calibrate":
         from rankwise.integrations.calibration import calibrate
 

@@ -1,7 +1,7 @@
 """Whether bfloat16 convolutions run on this CPU.
 
-Some virtual machines announce AMX but do not let it run: the first backward pass in bfloat16 then kills the process by
-an illegal instruction. oneDNN, which runs these convolutions for torch, can be told to leave AMX alone.
+Some virtual machines report AMX but do not support it: the first backward pass in bfloat16 then crashes with an illegal
+instruction. oneDNN, which runs these convolutions for torch, can be told not to use AMX.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-#: oneDNN's name for the newest instructions it may use, read when it runs for the first time in a process.
+#: The environment variable with the newest instruction set that oneDNN may use, read on its first run in a process.
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 WITHOUT_AMX = "AVX512_CORE_BF16"
 
@@ -29,17 +29,17 @@ class Bf16Error(RuntimeError):
 def enable_bf16(probe: str = PROBE) -> str | None:
     """Makes sure that bfloat16 convolutions run on this CPU; call it before torch runs any convolution.
 
-    Runs a small convolution, forward and backward, in a process of its own. If that process dies, oneDNN is told to
-    leave AMX alone, for this process and the ones it starts, unless the user has set the variable already.
+    Runs a small convolution, forward and backward, in a separate process. If that process dies, oneDNN is told not to
+    use AMX, in this process and its children, unless the user has already set the variable.
 
     Args:
-        probe: Python code that dies where bfloat16 does not run.
+        probe: Python code that crashes if bfloat16 does not run.
 
     Returns:
-        What was changed, in a sentence for the user; None if bfloat16 runs as it is.
+        A message about what was changed; None if bfloat16 runs without changes.
 
     Raises:
-        Bf16Error: If the probe dies in any case.
+        Bf16Error: If the probe crashes either way.
     """
     died = _run(probe, dict(os.environ))
     if died is None:
@@ -47,14 +47,14 @@ def enable_bf16(probe: str = PROBE) -> str | None:
     given = os.environ.get(VARIABLE)
     if given is None and _run(probe, {**os.environ, VARIABLE: WITHOUT_AMX}) is None:
         os.environ[VARIABLE] = WITHOUT_AMX
-        return f"bf16 convolutions fail on this CPU ({died}): set {VARIABLE}={WITHOUT_AMX}, with which they run"
+        return f"bf16 convolutions fail on this CPU ({died}): setting {VARIABLE}={WITHOUT_AMX}, with which they run"
     setting = f"with {VARIABLE}={given}" if given else f"with and without {VARIABLE}={WITHOUT_AMX}"
     advice = f"unset {VARIABLE} or set it to {WITHOUT_AMX}" if given else f"set {VARIABLE}=AVX2"
     raise Bf16Error(f"bf16 convolutions fail on this CPU {setting} ({died}): use --precision 32, or {advice}")
 
 
 def _run(probe: str, environment: dict[str, str]) -> str | None:
-    """None if the code runs to its end in a process of its own, else how that ended."""
+    """Runs code in a separate process; returns None on success, otherwise how it ended."""
     try:
         done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, timeout=120)
     except subprocess.TimeoutExpired:

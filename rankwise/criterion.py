@@ -1,4 +1,4 @@
-"""From predictions and ground truth to losses: assigner, ranking loss and box loss in one."""
+"""The criterion: assigner, ranking loss and box loss in one module."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class BoxSettings:
     """The box loss, 1 - GIoU of each positive.
 
     Args:
-        weight: Weight of the box loss beside the ranking loss.
-        weighting: How positives count among themselves: all alike, by their predicted score (as the paper does with
-            FCOS) or by the IoU of their box (as with PAA).
+        weight: Weight of the box loss relative to the ranking loss.
+        weighting: Weights of the positives: equal, by predicted score (as the paper does with FCOS) or by the IoU of
+            their box (as with PAA).
     """
 
     weight: float = 2.0
@@ -36,10 +36,10 @@ class BoxSettings:
 
 @dataclass(frozen=True)
 class Losses:
-    """What a training step minimises, and what its log shows beside.
+    """The losses of a training step and additional values for the log.
 
     Attributes:
-        terms: The weighted losses; their sum is minimised.
+        terms: The weighted losses; their sum is minimized.
         log: Detached scalars for the log.
     """
 
@@ -53,11 +53,11 @@ class Losses:
 
 
 class Criterion(nn.Module):
-    """Says how wrong the predictions of a batch are.
+    """Computes the losses of a batch.
 
     Args:
         loss: Any loss of ``rankwise.losses``, over all samples of the batch.
-        assign: Chooses the positives.
+        assign: The assigner, which selects the positives.
         box: The box loss.
     """
 
@@ -71,19 +71,19 @@ class Criterion(nn.Module):
         """The losses of a batch.
 
         Args:
-            predictions: The detector's.
-            targets: Ground truth, one an image.
+            predictions: The predictions of the detector.
+            targets: Ground truth, one per image.
         """
         return self.losses(predictions, targets, self.assign(predictions.detach(), targets))
 
     def losses(self, predictions: Predictions, targets: list[Target], assignment: Assignment) -> Losses:
-        """The losses once the positives are chosen.
+        """The losses for a given assignment.
 
-        On a GPU nothing waits for the device if the assignment tells how many positives there can be and the targets
-        are on the host: of that many rows those that are not positive then count nothing.
+        On a GPU, the host does not wait if the assignment has an upper bound on the number of positives and the targets
+        are on the host. Rows up to that bound that are not positive then have no weight.
 
         Args:
-            predictions: The detector's.
+            predictions: The predictions of the detector.
             targets: Ground truth, one per image.
             assignment: The positives.
         """
@@ -96,7 +96,7 @@ class Criterion(nn.Module):
         predicted = predictions.boxes.float().flatten(0, 1).gather(0, rows.unsqueeze(1).expand(-1, 4))  # [P, 4]
         truth = _matched_boxes(targets, assignment.matched.flatten()[rows], rows // anchors)
         ious = paired_iou(predicted.detach(), truth)  # [P]
-        slot = torch.where(there, rows, len(labels))  # the last is nobody's
+        slot = torch.where(there, rows, len(labels))  # the last entry belongs to no object
         quality = predicted.new_zeros(len(labels) + 1).scatter_(0, slot, ious)[:-1]
 
         outcome = self.loss.outcome(once_differentiable(predictions.logits).flatten(0, 1), labels, quality, image)
@@ -110,7 +110,7 @@ class Criterion(nn.Module):
         terms = {"ranking": outcome.loss, "box": self.box.weight * box}
         number = there.sum(dtype=torch.float32)
         log = {
-            # A part that is called like the whole: RankSort's and RankDet's ranking among their other parts.
+            # Parts with the same name as the total: "ranking" of RankSort and RankDet.
             **{f"{name}_part" if name in terms else name: value.detach() for name, value in outcome.parts.items()},
             "positives": number,
             "unmatched": assignment.unmatched.float(),
@@ -122,15 +122,15 @@ class Criterion(nn.Module):
         if self.box.weighting == "score":
             return predictions.logits.detach().flatten(0, 1)[rows].float().amax(1).sigmoid()
         if self.box.weighting == "quality":
-            # A box that misses its object altogether must still learn.
+            # A box without any overlap must still learn.
             return ious.clamp(min=1e-3)
         return torch.ones_like(ious)
 
 
 def _positive_rows(positive: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
-    """The rows that are positive, rising, then others so that there are ``most``, and which of them are positive.
+    """The positive rows in order, padded with others to ``most`` rows, and a mask of the positive ones.
 
-    Where asking for their number costs nothing, or there is no other way to know it, all of them are positive.
+    If their number is known at no cost, or cannot be bounded, there is no padding.
     """
     if most is None or (positive.device.type == "cpu" and not torch.compiler.is_compiling()):
         rows = positive.nonzero().squeeze(1)
@@ -143,14 +143,14 @@ def _positive_rows(positive: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
 
 
 def _matched_boxes(targets: list[Target], matched: Tensor, image: Tensor) -> Tensor:
-    """The ground-truth box of each positive, [P, 4]; any where nothing is matched."""
+    """The ground-truth box of each positive, [P, 4]; arbitrary for unmatched rows."""
     boxes = pad_sequence([target["boxes"].reshape(-1, 4).float() for target in targets], batch_first=True)
     place = image * boxes.shape[1] + matched.clamp(min=0)
     return to_device(boxes, matched.device).flatten(0, 1)[place]
 
 
 def _distances(predictions: Predictions, rows: Tensor, truth: Tensor) -> dict[str, Tensor]:
-    """For heads that predict distributions: the positives' logits and true distances in bins."""
+    """For heads that predict distributions: the logits and true distances of the positives, in bins."""
     if predictions.distribution is None or predictions.distance_unit is None:
         return {}
     anchor = rows % len(predictions.anchors)

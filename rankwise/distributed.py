@@ -1,6 +1,6 @@
-"""The one place that asks ``torch.distributed``: how many processes there are, and what they exchange.
+"""The only module that uses ``torch.distributed``: number of processes and collective operations.
 
-Everything here also works where there is a single process and no process group.
+Everything here also works with a single process and without a process group.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor, distributed, nn
 
 
 class StoppedElsewhere(Exception):
-    """Another process has stopped the run, and says why."""
+    """Another process has stopped the run and reports why."""
 
 
-#: Whether the others are to be left out for now: see :func:`single_process`.
+#: Whether other processes are ignored for now; see :func:`single_process`.
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
@@ -29,7 +29,7 @@ def is_initialized() -> bool:
 
 @contextmanager
 def single_process() -> Iterator[None]:
-    """Inside, this process is the only one: nothing is exchanged, so that the others need not take part."""
+    """Context manager in which this process acts alone: nothing is exchanged, and the others need not take part."""
     token = _ALONE.set(True)
     try:
         yield
@@ -38,19 +38,19 @@ def single_process() -> Iterator[None]:
 
 
 def world_size() -> int:
-    """Number of processes; 1 where torch.distributed is not in use."""
+    """Number of processes; 1 without torch.distributed."""
     return distributed.get_world_size() if is_initialized() else 1
 
 
 def rank() -> int:
-    """Index of this process; 0 where torch.distributed is not in use."""
+    """Index of this process; 0 without torch.distributed."""
     return distributed.get_rank() if is_initialized() else 0
 
 
 def all_reduce_mean(value: Tensor) -> Tensor:
-    """The mean of a detached tensor over all processes; the detached tensor itself where there is only one.
+    """The mean of a tensor over all processes, detached.
 
-    A sum divided by it, averaged over processes as DDP does with gradients, is the mean over all samples of the world.
+    A sum divided by this mean, then averaged over processes as DDP does, is the mean over the samples of all processes.
     """
     if not is_initialized():
         return value.detach()
@@ -60,7 +60,7 @@ def all_reduce_mean(value: Tensor) -> Tensor:
 
 
 def all_reduce_any(*flags: bool) -> list[bool]:
-    """For each flag whether any process has set it, with one message; every process must call it."""
+    """For each flag, whether any process has set it, in one message; every process must call it."""
     if world_size() == 1:
         return list(flags)
     tensor = torch.tensor(flags, dtype=torch.int32)
@@ -75,7 +75,7 @@ def all_reduce_sum_(value: Tensor) -> None:
 
 
 def all_gather_equal(value: Tensor) -> Tensor:
-    """The tensors of all processes, all [n], one after the other, without waiting for the device."""
+    """Concatenates the tensors [n] of all processes, without waiting for the device."""
     if world_size() == 1:
         return value
     gathered = value.new_empty(world_size() * value.numel())
@@ -110,7 +110,7 @@ def all_gather_objects(value: Any) -> list[Any]:
 
 @contextmanager
 def all_raise() -> Iterator[None]:
-    """An error in one process raises in all, so that none waits for another in vain.
+    """Context manager: an error in one process raises in all, so that none waits forever.
 
     The first of the processes that failed raises its own error, the others :class:`StoppedElsewhere`. Processes must
     not wait for each other inside.
@@ -130,27 +130,27 @@ def all_raise() -> Iterator[None]:
 
 
 def broadcast_buffers(module: nn.Module) -> None:
-    """Gives all processes rank 0's buffers, such as the running statistics of batch norms."""
+    """Broadcasts the buffers of rank 0, such as the running statistics of batch norms."""
     if world_size() > 1:
         for buffer in module.buffers():
             distributed.broadcast(buffer, 0)
 
 
 def barrier_and_close() -> None:
-    """Waits for all processes, then closes the process group; does nothing where there is one process."""
+    """Waits for all processes, then closes the process group; does nothing with a single process."""
     if world_size() > 1:
         distributed.barrier()
         distributed.destroy_process_group()
 
 
-#: The default process group that the group for the host belongs to, and that group.
+#: The default process group and its group for host tensors.
 _host: tuple[Any, Any] | None = None
 
 
 def _host_group() -> Any:
-    """A group that takes tensors of the host, so that what processes tell each other does not wait for their GPUs.
+    """A process group for host tensors, so that messages do not wait for the GPUs.
 
-    It is made at the first call, which all processes make alike.
+    It is created at the first call, which all processes make.
     """
     global _host
     if distributed.get_backend() == "gloo":

@@ -1,4 +1,4 @@
-"""Functions that `torch.compile` is to leave alone."""
+"""Functions that `torch.compile` does not trace."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Result = TypeVar("Result")
 
 
 def eager(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """The function, with a break in the graph at it where a caller is compiled.
+    """Decorator that causes a graph break at the function if a caller is compiled.
 
-    ``torch.compiler.disable`` as a decorator would do, but it imports the compiler, which takes a second, for everyone.
+    ``torch.compiler.disable`` does the same, but as a decorator it always imports the compiler, which takes a second.
     """
 
     @wraps(function)

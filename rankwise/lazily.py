@@ -1,4 +1,4 @@
-"""Rooms that can be entered without torch: their public names are loaded when the first of them is asked for."""
+"""Lazy loading of public names, so that parts of a package can be imported without torch."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 def lazily(package: str, names: Sequence[str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that takes its names from its module ``public`` (PEP 562).
+    """A ``__getattr__`` for a package that loads its names from its module ``public`` (PEP 562).
 
-    So modules of the package that need no torch can be imported where there is none.
+    Modules of the package that do not need torch can then be imported without it.
 
     Args:
-        package: The package's name.
-        names: Its public names; none may be that of one of its modules, which would take its place when imported.
+        package: The name of the package.
+        names: Its public names; none may equal the name of one of its modules, which would replace it on import.
     """
 
     def find(name: str) -> Any:
-        # Other names must not load anything: Python asks for modules here before it imports them.
+        # Other names must not load anything: Python looks up modules here before importing them.
         if name in names:
             return getattr(import_module(f"{package}.public"), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")

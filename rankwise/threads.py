@@ -1,4 +1,4 @@
-"""A few threads for compiled code that lets go of the interpreter lock."""
+"""A thread pool for compiled code that releases the GIL."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import torch
 
 Result = TypeVar("Result")
 
-#: The process that it belongs to (threads do not survive a fork), how many threads it has, and the pool.
+#: The process that owns the pool (threads do not survive a fork), its number of threads, and the pool.
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None
 
 
 def in_parts(work: Callable[[int, int], Result], size: int, smallest: int) -> list[Result]:
-    """Results of ``work(begin, end)`` over equal parts of ``range(size)``, in order, one part a thread of torch's.
+    """Runs ``work(begin, end)`` over equal parts of ``range(size)``, one per torch thread; returns the results in
+    order.
 
-    Threads of our own rather than numba's: its default pool must not be entered by two threads at once, and autograd
-    calls from its own.
+    We use our own threads, because numba's default pool must not be entered by two threads at once, and autograd calls
+    from its own threads.
 
     Args:
-        work: Does one part; should release the interpreter lock.
-        size: How much there is to do.
-        smallest: Parts are no smaller than this, since starting a thread has its cost.
+        work: Processes one part; should release the GIL.
+        size: The total size.
+        smallest: Minimum size of a part, because starting a thread has a cost.
     """
     parts = max(1, min(torch.get_num_threads(), size // smallest))
     bounds = [size * part // parts for part in range(parts + 1)]
@@ -36,7 +37,7 @@ def in_parts(work: Callable[[int, int], Result], size: int, smallest: int) -> li
 
 
 def _helpers(number: int) -> ThreadPoolExecutor:
-    """At least so many threads."""
+    """A pool with at least this many threads."""
     global _pool
     if _pool is None or _pool[0] != os.getpid() or _pool[1] < number:
         _pool = os.getpid(), number, ThreadPoolExecutor(number, thread_name_prefix="rankwise")

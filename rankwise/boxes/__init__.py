@@ -1,4 +1,4 @@
-"""Arithmetic of boxes: areas, IoUs and conversions. Boxes are xyxy in pixels."""
+"""Box operations: areas, IoUs and conversions. Boxes are xyxy in pixels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-#: What keeps the GIoU of boxes without area from being 0/0, as in torchvision.
+#: Avoids 0/0 in the GIoU of boxes without area, as in torchvision.
 GIOU_EPSILON = 1e-7
 
 
 def intersections(boxes: Tensor, others: Tensor) -> Tensor:
-    """The areas that boxes [R, 4] share with other boxes [A, 4], as [R, A]."""
+    """Intersection areas of boxes [R, 4] with other boxes [A, 4], as [R, A]."""
     left, top, right, bottom = boxes.unsqueeze(-1).unbind(1)  # each [R, 1]
-    x1, y1, x2, y2 = others.T.contiguous()  # each [A], and whole in memory: rows of the table are made without strides
+    x1, y1, x2, y2 = others.T.contiguous()  # each [A], contiguous, for fast rows of the table
     width = torch.minimum(right, x2).sub_(torch.maximum(left, x1)).clamp_(min=0)
     height = torch.minimum(bottom, y2).sub_(torch.maximum(top, y1)).clamp_(min=0)
     return width.mul_(height)
@@ -29,7 +29,7 @@ def table_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def paired_iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """The IoUs of boxes [..., 4] with as many others [..., 4], one by one: the very numbers of :func:`table_iou`."""
+    """IoUs of paired boxes, both [..., 4]; bit-identical to :func:`table_iou`."""
     kernels = _kernels(boxes)
     if kernels is not None and boxes.dtype == others.dtype and not boxes.requires_grad and not others.requires_grad:
         return kernels.iou(boxes, others)
@@ -41,10 +41,10 @@ def paired_iou(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def giou_loss(boxes: Tensor, others: Tensor) -> Tensor:
-    """1 - GIoU of boxes [..., 4] with as many others [..., 4], one by one, in float32 at least.
+    """1 - GIoU of paired boxes, both [..., 4], at least in float32.
 
     Generalized Intersection over Union, Rezatofighi et al. 2019, https://arxiv.org/abs/1902.09630. Values and gradients
-    are those of ``torchvision.ops.generalized_box_iou_loss``, whose boolean masks make the host wait for a GPU.
+    equal those of ``torchvision.ops.generalized_box_iou_loss``, whose boolean masks make the host wait for a GPU.
     """
     boxes, others = at_least_float32(boxes), at_least_float32(others)
     kernels = _kernels(boxes)
@@ -61,18 +61,18 @@ def giou_loss(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def areas(boxes: Tensor) -> Tensor:
-    """The areas of boxes [..., 4], never quite 0, so that the IoU of two boxes without area is 0 and not 0/0."""
+    """Areas of boxes [..., 4], slightly above 0, so that the IoU of two boxes without area is 0 and not 0/0."""
     width, height = (boxes[..., 2:] - boxes[..., :2]).clamp_(min=0).unbind(-1)
     return (width * height).clamp_(min=1e-12)
 
 
 def distances(boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-    """From the anchors' centres to left, top, right and bottom of the boxes, in strides; negative if outside.
+    """Distances from the anchor centers to left, top, right and bottom of the boxes, in strides; negative if outside.
 
     Args:
         boxes: xyxy, [..., 4].
         anchors: xyxy, [..., 4].
-        strides: What one unit is in pixels, [...].
+        strides: The unit in pixels, [...].
     """
     centres, _ = centres_and_sizes(anchors)
     away = torch.cat([centres - boxes[..., :2], boxes[..., 2:] - centres], dim=-1)
@@ -80,13 +80,13 @@ def distances(boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
 
 
 def centres_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
-    """Centres (x, y) and sizes (width, height) of xyxy boxes [..., 4], each [..., 2]."""
+    """Centers (x, y) and sizes (width, height) of xyxy boxes [..., 4], each [..., 2]."""
     low, high = boxes[..., :2], boxes[..., 2:]
     return (low + high) / 2, high - low
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor in float32, or as it is if it is float64."""
+    """Converts a tensor to float32, unless it is float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
@@ -96,7 +96,7 @@ def _product(sizes: Tensor) -> Tensor:
 
 
 def _kernels(boxes: Tensor) -> ModuleType | None:
-    """The kernels for boxes on a GPU; a compiler fuses the operations by itself."""
+    """The Triton kernels for boxes on a GPU; not used under torch.compile, which fuses the operations itself."""
     if boxes.device.type != "cuda" or torch.compiler.is_compiling() or find_spec("triton") is None:
         return None
     from rankwise.boxes import kernels

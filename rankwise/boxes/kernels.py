@@ -1,4 +1,4 @@
-"""IoU and GIoU loss of pairs of boxes on a GPU, one launch each: dozens of small operations in plain torch."""
+"""IoU and GIoU loss of paired boxes on a GPU, in one launch each instead of dozens in plain torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BLOCK = 128
 
 
 def iou(boxes: Tensor, others: Tensor) -> Tensor:
-    """The very numbers of :func:`rankwise.boxes.paired_iou`."""
+    """Bit-identical to :func:`rankwise.boxes.paired_iou`."""
     boxes, others = torch.broadcast_tensors(boxes, others)
     boxes, others = boxes.contiguous(), others.contiguous()
     result = boxes.new_empty(boxes.shape[:-1])
     if result.numel():
         grid = (triton.cdiv(result.numel(), BLOCK),)
-        # Without fused multiply-add: it would round otherwise than the table of IoUs.
+        # Without fused multiply-add, which would round differently from the table of IoUs.
         paired_iou[grid](boxes, others, result, result.numel(), BLOCK=BLOCK, enable_fp_fusion=False)
     return result
 
@@ -68,7 +68,7 @@ def paired_iou(boxes, others, result, number, BLOCK: tl.constexpr):  # type: ign
 def giou(  # type: ignore[no-untyped-def]
     boxes, others, loss, gradient, number, EPSILON: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """One lane per pair: 1 - GIoU and its gradient; where two sides are equal, each box has half of it."""
+    """One lane per pair: 1 - GIoU and its gradient. If two sides are equal, each box gets half of it."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < number
     x1, y1 = tl.load(boxes + at * 4, mask=there), tl.load(boxes + at * 4 + 1, mask=there)
@@ -88,7 +88,7 @@ def giou(  # type: ignore[no-untyped-def]
     by_union = shared * per_union * per_union - per_hull
     by_shared = tl.where(inside, -per_union - by_union, 0.0)
     by_hull = per_hull - (hull - union) * per_hull * per_hull
-    # How much of a side of the intersection is this box's; of the hull's it has the rest.
+    # The share of this box in a side of the intersection; in the side of the hull, it has the rest.
     left = tl.where(x1 > u1, 1.0, tl.where(x1 == u1, 0.5, 0.0))
     top = tl.where(y1 > v1, 1.0, tl.where(y1 == v1, 0.5, 0.0))
     right = tl.where(x2 < u2, 1.0, tl.where(x2 == u2, 0.5, 0.0))

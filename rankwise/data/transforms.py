@@ -62,8 +62,7 @@ class AugmentSettings:
                 raise ValueError(f"square is {self.square}; it must be at least 1 pixel")
             if self.short_sides or self.short_range:
                 raise ValueError(
-                    f"square is {self.square}, but short_sides or short_range set other training sizes; set only one "
-                    f"of them"
+                    f"square is {self.square}, but short_sides or short_range set other training sizes; set one of them"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Detectors: settings, the network, and what becomes of its output."""
+"""Detectors: settings, the network, and post-processing."""
 
 # ruff: noqa: F403, F405 - a type checker finds the names there, and a program when it asks for one
 

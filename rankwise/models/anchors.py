@@ -1,4 +1,4 @@
-"""Anchors: the same few boxes around every location of every level."""
+"""Anchors: the same boxes around every location of a level."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Sizes = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class AnchorGrid:
-    """The anchors of an image size, finest level first, in a level row by row, at a location scale by scale.
+    """The anchors of an image size: finest level first, then by row, column, and scale.
 
     Attributes:
         boxes: xyxy in pixels, [A, 4].
-        strides: The stride of each anchor's level, [A].
-        level_sizes: How many anchors each level has.
+        strides: The stride of each anchor, [A].
+        level_sizes: Number of anchors per level.
     """
 
     boxes: Tensor
@@ -31,7 +31,7 @@ class AnchorGrid:
 
 
 def cell_anchors(settings: AnchorSettings, level: int = 0, stride: float = 1.0) -> Tensor:
-    """The anchors of one location of a level, xyxy around the origin, float64 [k, 4]: scale by scale, or as listed."""
+    """The anchors of one location of a level, xyxy around the origin, float64 [k, 4]."""
     if settings.levels:
         half = torch.tensor(settings.levels[level], dtype=torch.float64) / 2
         return torch.cat([-half, half], dim=1)
@@ -42,16 +42,16 @@ def cell_anchors(settings: AnchorSettings, level: int = 0, stride: float = 1.0) 
 
 
 class Anchors:
-    """Makes the anchors for feature maps of given sizes; asked again for the same sizes it returns the same tensors.
+    """Creates the anchors for feature maps of given sizes, with a cache.
 
-    Location (i, j) of a level has its centre at ((j + offset) · stride, (i + offset) · stride).
+    The center of location (i, j) of a level is ((j + offset) · stride, (i + offset) · stride).
 
     Args:
-        settings: Their shapes.
+        settings: The anchor settings.
         strides: The stride of every level, finest first.
     """
 
-    # Multi-scale training sees a few dozen sizes; beyond that the oldest is made anew.
+    # Multi-scale training uses a few dozen sizes; beyond that, the oldest entry is dropped.
     _REMEMBERED = 64
 
     def __init__(self, settings: AnchorSettings, strides: Sequence[int]) -> None:
@@ -63,18 +63,18 @@ class Anchors:
 
     def __call__(self, sizes: Sizes, device: torch.device) -> AnchorGrid:
         """The anchors for levels of these (height, width)."""
-        if torch.compiler.is_compiling():  # sizes are symbols then, and must not become keys
+        if torch.compiler.is_compiling():  # sizes are symbolic then and must not become keys
             return self.make(sizes, device)
         key = (tuple(sizes), device)
         if key not in self._made:
-            with torch.inference_mode(False):  # what is made while predicting must serve training too
+            with torch.inference_mode(False):  # anchors created during inference must also work in training
                 self._made[key] = self.make(sizes, device)
             if len(self._made) > self._REMEMBERED:
                 self._made.popitem(last=False)
         return self._made[key]
 
     def make(self, sizes: Sizes, device: torch.device) -> AnchorGrid:
-        """The same, always made anew."""
+        """The same without the cache."""
         offset = self.settings.offset
         boxes, strides = [], []
         for index, (stride, (height, width)) in enumerate(zip(self.strides, sizes, strict=True)):
@@ -90,7 +90,7 @@ class Anchors:
         return AnchorGrid(torch.cat(boxes), torch.cat(strides), level_sizes)
 
     def __deepcopy__(self, memo: dict) -> Anchors:
-        return Anchors(self.settings, self.strides)  # a copied detector need not carry the made ones
+        return Anchors(self.settings, self.strides)  # a copied detector does not need the cache
 
     def __getstate__(self) -> dict:
         return {"settings": self.settings, "strides": self.strides, "_made": OrderedDict()}

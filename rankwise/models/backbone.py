@@ -1,4 +1,4 @@
-"""Backbones: timm's networks, giving features of the strides that the pyramid wants."""
+"""Backbones: timm networks that return features of the chosen strides."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from rankwise.models.settings import BackboneSettings
 
 log = logging.getLogger(__name__)
 
-#: What the names of a backbone's weights begin with in a detector's file.
+#: Prefix of the backbone weights in the file of a detector.
 _IN_DETECTOR = "backbone.net."
 
 
 class Backbone(nn.Module):
-    """A network of timm that returns its features of the chosen strides.
+    """A timm network that returns features of the chosen strides.
 
     Args:
-        settings: Which network, and what of it is trained.
+        settings: The network, and which parts of it are trained.
 
     Attributes:
         channels: Channels of the features, finest first.
         strides: Strides of the features, finest first.
-        source: Where its weights are from; empty if they are random.
+        source: The source of its weights; empty if they are random.
     """
 
     def __init__(self, settings: BackboneSettings) -> None:
@@ -42,8 +42,8 @@ class Backbone(nn.Module):
         found = locate(settings.name) if settings.pretrained is True and timm.is_model(settings.name) else None
         if found is not None and found.kind == "none":
             raise ModelError(
-                f"backbone {settings.name} has no pretrained weights here: {found.why}. Give a file by "
-                "--model.backbone.pretrained FILE, or false to begin at random"
+                f"no pretrained weights found for backbone {settings.name}: {found.why}. Set "
+                f"--model.backbone.pretrained to a file, or to false for random weights"
             )
         file = {"pretrained_cfg_overlay": {"file": found.file}} if found is not None and found.file else {}
         net = _create(settings, **file)
@@ -52,11 +52,12 @@ class Backbone(nn.Module):
         if missing:
             offered = ", ".join(map(str, sorted(set(reductions))))
             raise ModelError(
-                f"backbone {settings.name} has no feature of stride {missing[0]}: backbone.strides may be of {offered}"
+                f"backbone {settings.name} has no feature of stride {missing[0]}: choose backbone.strides from "
+                f"{offered}"
             )
-        # Of several features with one stride the last knows most.
+        # If several features have the same stride, use the last one.
         chosen = [len(reductions) - 1 - reductions[::-1].index(stride) for stride in settings.strides]
-        if chosen[-1] < len(reductions) - 1:  # leave out what nobody would read, or its weights would never be trained
+        if chosen[-1] < len(reductions) - 1:  # remove unused layers, whose weights would never be trained
             net = _create(settings, out_indices=tuple(range(chosen[-1] + 1)), **file)
         self.source = f"with ImageNet weights {found}" if found is not None else ""
         if isinstance(settings.pretrained, str):
@@ -68,11 +69,11 @@ class Backbone(nn.Module):
         self.strides = settings.strides
         self._chosen = chosen
         self._channels_last_output = str(getattr(net, "output_fmt", "NCHW")).endswith("NHWC")
-        self._still: list[str] = []  # norms that training does not move; by name, since they may be converted
+        self._still: list[str] = []  # norms that are not trained; by name, because they may be converted
         self._freeze(settings)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Features [B, channels, H / stride, W / stride], finest first, of normalised images [B, 3, H, W]."""
+        """Features [B, channels, H / stride, W / stride], finest first, of normalized images [B, 3, H, W]."""
         features = self.net(images)
         features = [features[index] for index in self._chosen]
         return [feature.permute(0, 3, 1, 2) for feature in features] if self._channels_last_output else features
@@ -99,7 +100,7 @@ class Backbone(nn.Module):
         self.train(self.training)
 
     def _before(self, settings: BackboneSettings) -> list[nn.Parameter]:
-        """The parameters that the first ``frozen_stages`` features depend on: autograd knows, whatever the network."""
+        """The parameters that the first ``frozen_stages`` features depend on, found with autograd for any network."""
         wanted = settings.frozen_stages
         parameters = list(self.net.parameters())
         training = self.net.training
@@ -118,7 +119,7 @@ class Backbone(nn.Module):
 
 def _create(settings: BackboneSettings, **more: Any) -> Any:
     arguments = {"pretrained": settings.pretrained is True, "features_only": True, **settings.args, **more}
-    if not timm.is_model(settings.name):  # an address on a hub neither: loading a stranger's file must not go there
+    if not timm.is_model(settings.name):  # refuses hub addresses too: untrusted files must not access them
         close = difflib.get_close_matches(settings.name, timm.list_models(), n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else "timm.list_models() has all names"
         raise ModelError(f"timm has no backbone {settings.name!r}: {hint}")
@@ -129,24 +130,24 @@ def _create(settings: BackboneSettings, **more: Any) -> Any:
         advice = ""
         if settings.pretrained is True:
             advice = (
-                ". If this machine is offline, fetch the weights elsewhere and give the file by "
-                "--model.backbone.pretrained FILE, or false to begin at random"
+                ". If this machine is offline, download the weights elsewhere and set --model.backbone.pretrained to "
+                "the file, or to false for random weights"
             )
-        raise ModelError(f"backbone {settings.name} could not be made by timm: {reason}{advice}") from error
+        raise ModelError(f"timm could not create backbone {settings.name}: {reason}{advice}") from error
 
 
 def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None:
-    """Loads a backbone's weights from a file, of timm's ``features_only`` layout or of the whole classification model.
+    """Loads backbone weights from a file, with the layout of timm's ``features_only`` or of the classification model.
 
-    Of a detector's file, as training writes it, the backbone is taken.
+    From the file of a trained detector, only the backbone is used.
 
     Args:
-        net: The network of timm.
-        path: A .safetensors file, or a .pth/.pt/.bin of torch, of which only tensors are loaded.
-        settings: What the network was made from.
+        net: The timm network.
+        path: A .safetensors file, or a .pth/.pt/.bin file of torch, from which only tensors are loaded.
+        settings: The settings of the network.
 
     Raises:
-        ModelError: If the file cannot be read or does not fit; it names some of what is missing or too much.
+        ModelError: If the file cannot be read or does not match; the message names missing and unexpected weights.
     """
     found = read_tensors(path)
     if inside := {name: tensor for name, tensor in found.items() if name.startswith(_IN_DETECTOR)}:
@@ -157,7 +158,7 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
     renamed = {joined[name] if joined.get(name) in own else name: tensor for name, tensor in found.items()}
     missing = [name for name in own if name not in renamed and not name.endswith("num_batches_tracked")]
     unexpected = [name for name in renamed if name not in own]
-    if unexpected:  # the classifier, and stages that are not used
+    if unexpected:  # the classifier and unused stages
         whole = timm.create_model(settings.name, **settings.args).state_dict()
         unexpected = [name for name in unexpected if name not in whole and name.replace("_", ".", 1) not in whole]
     shapes = [
@@ -172,8 +173,8 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
     ]
     if faults:
         raise ModelError(
-            f"{path} does not fit backbone {settings.name}: of its weights {', '.join(faults)}. "
-            "Set backbone.name and backbone.args to what the file was made with."
+            f"{path} does not match backbone {settings.name}: {', '.join(faults)}. "
+            "Set backbone.name and backbone.args to those of the file."
         )
     net.load_state_dict({name: renamed[name] for name in own if name in renamed}, strict=False)
     log.info("%s: %d tensors loaded into %s, %d not needed", path, len(own), settings.name, len(found) - len(own))
@@ -181,22 +182,22 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ModelError(f"{path}: there is no such file of backbone weights")
+        raise ModelError(f"{path}: no such file of backbone weights")
     if path.suffix == ".safetensors":
         try:
             return safetensors.torch.load_file(path)
         except (safetensors.SafetensorError, OSError) as error:
-            raise ModelError(f"{path} is no readable safetensors file: {error}") from error
+            raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"{path} holds more than tensors or is damaged, nothing of it was run: {reason}") from error
+        raise ModelError(f"{path} contains other data than tensors or is damaged; nothing was run: {reason}") from error
     while isinstance(content, dict) and not all(isinstance(value, Tensor) for value in content.values()):
         inner = next((content[key] for key in ("state_dict", "model", "net") if key in content), None)
         if not isinstance(inner, dict):
             break
         content = inner
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ModelError(f"{path} holds no weights: expected names with tensors")
+        raise ModelError(f"{path} contains no weights: expected a mapping of names to tensors")
     return content

@@ -1,4 +1,4 @@
-"""How boxes are coded as numbers for the head to predict. Decoding is in float32 and lets gradients through."""
+"""Encoding of boxes as regression targets. Decoding is in float32 and differentiable."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from rankwise.models.settings import HeadSettings
 
 
 class BoxCoder(ABC):
-    """Codes boxes against anchors. Boxes and anchors are xyxy, [..., 4]; strides are those of the anchors, [...].
+    """Encodes boxes relative to anchors. Boxes and anchors are xyxy, [..., 4]; strides are those of the anchors, [...].
 
     Attributes:
-        size: How many numbers code one box.
+        size: Number of values per box.
     """
 
     size = 4
 
     @abstractmethod
     def encode(self, boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        """Codes [..., size] which ``decode`` turns into the boxes."""
+        """Encodes boxes as [..., size]; the inverse of ``decode``."""
 
     @abstractmethod
     def decode(self, codes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        """Boxes [..., 4] of codes [..., size]; in float32 at least, whatever the precision of the codes."""
+        """Decodes [..., size] to boxes [..., 4], at least in float32 for codes of any precision."""
 
 
 class DeltaCoder(BoxCoder):
-    """Shift of the centre in anchor sizes, and logarithm of the size over the anchor's; code 0 is the anchor.
+    """Offset of the center in anchor sizes, and logarithm of the relative size; code 0 is the anchor.
 
     Args:
-        std: What the four codes (x, y, width, height) are divided by.
+        std: Divisor of the four codes (x, y, width, height).
     """
 
-    #: A box is at most so many times its anchor: keeps the exponential from overflowing early in training.
+    #: Maximum size of a box relative to its anchor, so that the exponential does not overflow early in training.
     LARGEST = 1000 / 16
 
     def __init__(self, std: Sequence[float] = (0.1, 0.1, 0.2, 0.2)) -> None:
@@ -61,13 +61,13 @@ class DeltaCoder(BoxCoder):
 
 
 class DistanceCoder(BoxCoder):
-    """Logarithms of the distances from the anchor's centre to left, top, right and bottom, in strides.
+    """Logarithms of the distances from the anchor center to left, top, right and bottom, in strides.
 
-    Decoded by the exponential, which has a gradient everywhere and keeps the centre inside. A box that does
-    not hold the centre cannot be coded: its distance there is taken as a thousandth of a stride.
+    Decoding uses the exponential, which has a gradient everywhere and keeps the center inside. A box that does not
+    contain the center cannot be encoded: its distance is set to a thousandth of a stride.
     """
 
-    #: No side is further than so many strides.
+    #: Maximum distance of a side in strides.
     LARGEST = 1024.0
 
     def encode(self, boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
@@ -89,10 +89,10 @@ class ReluDistanceCoder(DistanceCoder):
 
 
 class IntegralCoder(BoxCoder):
-    """Each distance is the mean of a distribution over 0 to ``bins`` strides, coded by the logits of its bins.
+    """Each distance is the mean of a distribution over 0 to ``bins`` strides, given by the logits of its bins.
 
     Args:
-        bins: The furthest distance in strides.
+        bins: The maximum distance in strides.
     """
 
     def __init__(self, bins: int) -> None:
@@ -112,7 +112,7 @@ class IntegralCoder(BoxCoder):
 
 
 def box_coder(settings: HeadSettings) -> BoxCoder:
-    """The coder that the head's settings ask for."""
+    """The coder for the settings of a head."""
     if settings.bins:
         return IntegralCoder(settings.bins)
     if settings.coding == "delta":

@@ -1,4 +1,4 @@
-"""What travels with a detector's weights about its scores, and which detections are reported by it. Needs no torch."""
+"""Calibration and thresholds stored with the weights, and the selection of detections. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from rankwise.errors import ModelError
 from rankwise.models.score_map import ScoreMap, number, numbers
 
-#: What to do about a detector without a calibration.
+#: Advice for a detector without a calibration.
 HOW_TO_CALIBRATE = "fit one on the validation images with: rankwise eval RUN"
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """How to read a detector's scores, and which of them to report.
+    """Calibration and thresholds of a detector.
 
     Attributes:
-        calibration: Raw scores to probabilities; None leaves them raw.
-        thresholds: The score with the best F1 by class name, in units of the calibrated scores (of the raw ones
-            without a calibration); None if they are not known.
-        precisions: For rising precisions the score from which the detections of all classes together reach it, with
-            its 95 % interval: (precision, score, low, high). Only precisions that were reached.
+        calibration: Map from raw scores to probabilities; None keeps raw scores.
+        thresholds: The threshold with the best F1 by class name, for calibrated scores (for raw ones without a
+            calibration); None if unknown.
+        precisions: Rows of (precision, score, low, high) in ascending order: the threshold at which all classes
+            together reach the precision, and its 95 % interval. Only precisions that were reached.
     """
 
     calibration: ScoreMap | None = None
@@ -33,18 +33,18 @@ class Confidence:
     precisions: tuple[tuple[float, float, float, float], ...] = ()
 
     def at_precision(self, precision: float) -> tuple[float, float, float]:
-        """The score threshold for a precision of all classes together, and its 95 % interval: (score, low, high).
+        """The threshold for a precision of all classes together, and its 95 % interval: (score, low, high).
 
-        It is that of the next known precision at or above.
+        Uses the next known precision at or above the given one.
 
         Args:
-            precision: From 0 to 1, both excluded.
+            precision: Between 0 and 1, exclusive.
 
         Raises:
-            ModelError: It was not reached on the validation images.
+            ModelError: If it was not reached on the validation images.
         """
         if not 0 < precision < 1:
-            raise ModelError(f"precision is {precision}: give the part of the boxes that shall be right, such as 0.9")
+            raise ModelError(f"precision is {precision}: give the desired fraction of correct boxes, such as 0.9")
         if not self.precisions:
             raise ModelError(
                 f"precision is {precision}, but this detector has no calibration and no thresholds by precision; "
@@ -66,25 +66,25 @@ class Confidence:
         precision: float | None = None,
         calibrated: bool = True,
     ) -> Selection:
-        """Which detections to report, and with which scores.
+        """Selects the detections to report and their scores.
 
         Args:
             classes: The detector's classes.
-            default: The least raw score where thresholds are not known.
-            threshold: The least score, in units of the scores that are reported.
-            precision: Instead of a threshold, the part of the boxes that shall be right.
-            calibrated: Report calibrated scores, if there is a calibration. Thresholds that were found on calibrated
-                scores choose the same boxes either way.
+            default: The minimum raw score if thresholds are unknown.
+            threshold: The minimum score, in units of the reported scores.
+            precision: The desired precision, instead of a threshold.
+            calibrated: Report calibrated scores if there is a calibration. Thresholds of calibrated scores select the
+                same boxes either way.
 
         Raises:
-            ModelError: Both a threshold and a precision, or one out of range.
+            ModelError: If both a threshold and a precision are given, or one is out of range.
         """
         count, score_map = len(classes), self.calibration
         if threshold is not None and precision is not None:
-            raise ModelError("both a threshold and a precision were given: give one of them")
+            raise ModelError("both a threshold and a precision were given: give only one of them")
         if threshold is not None:
             if not 0 <= threshold <= 1:
-                raise ModelError(f"threshold is {threshold}: scores are from 0 to 1")
+                raise ModelError(f"threshold is {threshold}: it must be from 0 to 1")
             return Selection([threshold] * count, score_map if calibrated else None, calibrated)
         if precision is not None:
             return Selection([self.at_precision(precision)[0]] * count, score_map, calibrated)
@@ -95,7 +95,7 @@ class Confidence:
         return Selection(limits, score_map, calibrated)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """As plain values for JSON."""
         return {
             "calibration": None if self.calibration is None else self.calibration.to_dict(),
             "thresholds": self.thresholds,
@@ -104,7 +104,7 @@ class Confidence:
 
     @classmethod
     def from_dict(cls, values: Any, classes: Sequence[str], where: str) -> Confidence:
-        """What :meth:`to_dict` gave; everything is checked, since the file may be anybody's.
+        """The inverse of :meth:`to_dict`. Everything is checked, because the file may be untrusted.
 
         Args:
             values: The plain values.
@@ -112,34 +112,34 @@ class Confidence:
             where: The file, for errors.
 
         Raises:
-            ModelError: It is not that.
+            ModelError: If the values are invalid.
         """
         try:
             stored, given = values["calibration"], values["thresholds"]
             thresholds = None
             if given is not None:
                 if not isinstance(given, Mapping) or set(given) != set(classes):
-                    raise ModelError("its thresholds are of other classes than its own")
+                    raise ModelError("its thresholds belong to other classes")
                 thresholds = {name: number(given[name]) for name in classes}
                 if not _in_range(thresholds.values()):
-                    raise ModelError("a threshold is not from 0 to 1")
+                    raise ModelError("a threshold is outside [0, 1]")
             rows = [numbers(row) for row in values["precisions"]]
             if any(len(row) != 4 or not 0 < row[0] < 1 or not _in_range(row[1:]) for row in rows):
-                raise ModelError("its thresholds by precision are not (precision, score, low, high) from 0 to 1")
+                raise ModelError("its thresholds by precision are not (precision, score, low, high) within [0, 1]")
             score_map = None if stored is None else ScoreMap.from_dict(stored, len(classes))
             return cls(score_map, thresholds, tuple(sorted((row[0], row[1], row[2], row[3]) for row in rows)))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             reason = str(error) if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
-            raise ModelError(f"{where}: what it says about its scores is invalid ({reason})") from error
+            raise ModelError(f"{where}: invalid calibration or thresholds ({reason})") from error
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which detections are reported, and with which scores.
+    """The rule that selects detections and their scores.
 
     Attributes:
-        limits: The least score of each class, calibrated if there is a map.
-        score_map: The calibration; None where raw scores are compared.
+        limits: The minimum score of each class, calibrated if there is a map.
+        score_map: The calibration; None if raw scores are compared.
         calibrated: Whether calibrated scores are reported.
     """
 
@@ -148,15 +148,15 @@ class Selection:
     calibrated: bool
 
     def least_raw(self, default: float) -> float:
-        """A raw score below which nothing is reported, at most the given one."""
+        """A raw score below which nothing is reported; at most the given one."""
         limits = np.asarray(self.limits)
         if self.score_map is not None:
-            # A little less, so that rounding takes nothing away.
+            # Slightly less, so that rounding does not drop anything.
             limits = (1 - 1e-6) * self.score_map.inverse(limits, np.arange(len(limits)))
         return float(min(default, limits.min()))
 
     def __call__(self, detections: Any) -> dict[str, Any]:
-        """One image's detections that are reported, best first.
+        """The reported detections of an image, best first.
 
         Args:
             detections: ``boxes``, raw ``scores`` and ``labels``, arrays or tensors.
@@ -177,12 +177,12 @@ class Selection:
 
 
 def rescored(detections: Any, score_map: ScoreMap, as_scores: Callable[[NDArray[np.float64]], Any]) -> dict[str, Any]:
-    """One image's detections with calibrated scores in full precision, best first.
+    """The detections of an image with calibrated scores in full precision, best first.
 
     Args:
         detections: ``boxes``, raw ``scores`` and ``labels``, arrays or tensors.
         score_map: The calibration.
-        as_scores: Makes an array or tensor of the scores.
+        as_scores: Converts the scores to an array or tensor.
     """
     scores = score_map(_array(detections["scores"]), _array(detections["labels"]))
     order = np.argsort(-scores, kind="stable")

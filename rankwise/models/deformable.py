@@ -1,4 +1,4 @@
-"""Deformable convolution v2 (https://arxiv.org/abs/1811.11168) in place of a backbone's plain convolutions."""
+"""Deformable convolution v2 (https://arxiv.org/abs/1811.11168) instead of plain convolutions in a backbone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rankwise.errors import ModelError
 
 
 class DeformableConv2d(nn.Module):
-    """A convolution that learns where to look and how much each location counts.
+    """A modulated deformable convolution: it learns offsets and weights of the sampling locations.
 
-    It takes over weight and bias of the convolution it is made from, and until trained gives the same output: the
-    offsets begin at 0 and the weights of the places (2 · sigmoid) at 1, so pretrained weights keep their meaning.
+    It uses the weight and bias of the convolution it replaces and initially gives the same output: the offsets start at
+        0 and the modulation (2 · sigmoid) at 1, so pretrained weights remain valid.
 
     Args:
         convolution: The plain convolution it replaces.
@@ -42,7 +42,7 @@ class DeformableConv2d(nn.Module):
         nn.init.zeros_(self.offset.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        # The operator has no kernels of mixed precision, and offsets need more than 8 bits.
+        # The operator has no mixed-precision kernels, and offsets need more than 8 bits.
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.weight.dtype)
             where = self.offset(features)
@@ -53,11 +53,11 @@ class DeformableConv2d(nn.Module):
 
 
 def make_deformable(backbone: nn.Module, stages: Sequence[int]) -> None:
-    """Replaces the 3x3 convolutions of some stages of a ResNet, ResNeXt or Res2Net of timm.
+    """Replaces the 3x3 convolutions in some stages of a timm ResNet, ResNeXt or Res2Net.
 
     Args:
-        backbone: The network, changed in place.
-        stages: 2 to 5; stage s has stride 2 to the s.
+        backbone: The network, modified in place.
+        stages: 2 to 5; stage s has stride 2**s.
 
     Raises:
         ModelError: If the backbone has no such stages.

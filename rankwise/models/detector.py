@@ -1,4 +1,4 @@
-"""The detector: backbone, pyramid and head in one, from images to predictions and from predictions to detections."""
+"""The detector: backbone, pyramid and head, from images to predictions to detections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Detector(nn.Module):
         classes: Names of the classes, in the order of their labels.
 
     Attributes:
-        confidence: What its scores mean, if evaluation has found it: the calibration and the thresholds.
+        confidence: Calibration and thresholds, if it has been evaluated.
     """
 
     mean: Tensor
@@ -50,7 +50,7 @@ class Detector(nn.Module):
             raise ModelError("a detector needs at least one class")
         if len(set(classes)) < len(classes):
             twice = sorted({name for name in classes if list(classes).count(name) > 1})
-            raise ModelError(f"class names must differ: {', '.join(twice)} is there twice")
+            raise ModelError(f"class names must be unique: {', '.join(twice)} appears twice")
         self.settings = settings
         self.classes = list(classes)
         self.confidence = Confidence()
@@ -61,13 +61,13 @@ class Detector(nn.Module):
         self.head = Head(
             settings.head, settings.neck.channels, len(self.neck.strides), len(self.classes), self._first_codes()
         )
-        # Not saved with the weights: they are in the settings.
+        # Not saved with the weights, because they are in the settings.
         self.register_buffer("mean", torch.tensor(settings.input.mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(settings.input.std)[:, None, None], persistent=False)
 
     @property
     def thresholds(self) -> dict[str, float] | None:
-        """Score above which ``predict`` reports a class, by its name, if evaluation has found them."""
+        """The score threshold of ``predict`` by class name, if the detector has been evaluated."""
         return self.confidence.thresholds
 
     @thresholds.setter
@@ -77,12 +77,12 @@ class Detector(nn.Module):
     def forward(self, images: Tensor) -> Predictions:
         """Logits and boxes of all anchors, for images [B, 3, H, W] of bytes, or of floats from 0 to 1.
 
-        Any size will do: sides that are no multiple of ``input.divisor`` are padded inside, at right and bottom.
+        Any size is allowed: sides that are not multiples of ``input.divisor`` are padded at the right and bottom.
         """
         levels = self.neck(self.backbone(self._prepare(images)))
         logits, codes = self.head(levels)
         grid = self.anchors([(level.shape[-2], level.shape[-1]) for level in levels], logits.device)
-        # Autocast would take products of coordinates to half precision.
+        # Autocast would compute products of coordinates in half precision.
         with torch.autocast(logits.device.type, enabled=False):
             boxes = self.coder.decode(codes, grid.boxes, grid.strides)
         if isinstance(self.coder, IntegralCoder):
@@ -94,9 +94,9 @@ class Detector(nn.Module):
         """Detections of each image, best first, in pixels of the original images.
 
         Args:
-            predictions: What ``forward`` gave.
-            sizes: (height, width) of each image as it was given to ``forward``, without padding.
-            original_sizes: (height, width) of each image before it was resized.
+            predictions: The output of ``forward``.
+            sizes: (height, width) of each image passed to ``forward``, without padding.
+            original_sizes: (height, width) of each image before resizing.
         """
         return postprocess(predictions, sizes, original_sizes, self.settings.postprocess)
 
@@ -132,21 +132,21 @@ class Detector(nn.Module):
         precision: float | None = None,
         calibrated: bool = True,
     ) -> Any:
-        """Finds objects: ``{"boxes": [N, 4] xyxy, "scores": [N], "labels": [N]}``, best first, in the image's pixels.
+        """Detects objects: ``{"boxes": [N, 4] xyxy, "scores": [N], "labels": [N]}``, best first, in image pixels.
 
-        ``detector.classes[label]`` is the name of a label. A score is the probability that the detection is right, if
-        the detector has a calibration (``detector.confidence``), which its evaluation fits.
+        ``detector.classes[label]`` is the class name. If the detector has a calibration (``detector.confidence``,
+        fitted by its evaluation), a score is the probability that the detection is correct.
 
         Args:
             images: The path of an image file, a PIL image, an array [H, W, 3] of bytes or a tensor [3, H, W] of bytes
-                or of floats from 0 to 1; a list of such, which is answered by a list; or a folder or a pattern such as
-                ``photos/*.jpg``, answered by a dictionary with the path of each image.
-            threshold: Leave out detections with a lower score. If not given, each class has the threshold that
-                evaluation found best for it; a detector that was never evaluated has ``postprocess.score_threshold``.
-            batch_size: How many images of a list go through the network at once. Images of a batch are padded to one
-                size, which may change results a little.
-            precision: Instead of a threshold, the part of the boxes that shall be right, such as 0.9.
-            calibrated: False gives raw scores.
+                or of floats from 0 to 1; a list of these, which returns a list; or a folder or a pattern such as
+                ``photos/*.jpg``, which returns a dict with the path of each image.
+            threshold: The minimum score. By default, each class has the threshold with its best F1; a detector that was
+                never evaluated uses ``postprocess.score_threshold``.
+            batch_size: Number of images of a list per batch. Images of a batch are padded to the same size, which may
+                change results slightly.
+            precision: The desired precision, such as 0.9, instead of a threshold.
+            calibrated: False returns raw scores.
         """
         if is_folder(images):
             files = find_images([str(images)])
@@ -156,7 +156,7 @@ class Detector(nn.Module):
         items = list(images) if several else [images]
         settings = self.settings.postprocess
         select = self.confidence.select(self.classes, settings.score_threshold, threshold, precision, calibrated)
-        # Boxes below the threshold still take part in voting, as they did when the detector was evaluated.
+        # Boxes below the threshold still take part in score voting, as in the evaluation.
         settings = replace(settings, score_threshold=select.least_raw(settings.score_threshold))
         views = tta_views(self.settings.input, self.settings.test)
         device = self.mean.device
@@ -175,30 +175,30 @@ class Detector(nn.Module):
         """Writes weights, settings, classes, calibration and thresholds to one .safetensors file.
 
         Args:
-            path: Where to.
-            **extra: More to keep with them, plain values: such as the epoch and its AP.
+            path: The output file.
+            **extra: Other plain values to store, such as the epoch and its AP.
         """
         confidence = None if self.confidence == Confidence() else self.confidence
         weights.write(Path(path), self.state_dict(), self.settings, self.classes, extra, confidence)
 
     @classmethod
     def load(cls, run: str | PathLike[str], device: str | torch.device = "cpu") -> Detector:
-        """A detector from the folder of a run or from a file that ``save`` wrote, ready to predict.
+        """Loads a detector from a run folder or a file of ``save``, ready to predict.
 
-        Nothing in the file is run as code. Calibration and thresholds come with the weights. A run of an earlier
-        version has neither there: its thresholds are taken from its ``eval.json``, its scores stay raw, and
-        ``rankwise eval`` adds the calibration.
+        Loading runs no code from the file. Calibration and thresholds are stored with the weights. Runs of earlier
+        versions have neither: thresholds come from ``eval.json``, scores are raw, and ``rankwise eval`` adds the
+        calibration.
 
         Args:
-            run: The folder, whose best.safetensors is taken, or the file.
-            device: Where it shall work.
+            run: The run folder, whose best.safetensors is used, or a file.
+            device: The device.
 
         Raises:
-            ModelError: If there is no such file or it is none of a detector.
+            ModelError: If the file does not exist or is not a detector.
         """
         path = weights.find(Path(run))
         content = weights.read(path)
-        # The file holds the backbone's weights; where they first came from is of no concern now.
+        # The file contains the backbone weights; their original source does not matter.
         backbone = replace(content.settings.backbone, pretrained=False)
         with no_larger_than(content.tensors, path):
             detector = cls(replace(content.settings, backbone=backbone), content.classes)
@@ -227,13 +227,13 @@ class Detector(nn.Module):
             raise ModelError(f"images must be uint8, or float from 0 to 1, not {images.dtype}")
         divisor = self.settings.input.divisor
         right, bottom = -images.shape[3] % divisor, -images.shape[2] % divisor
-        # An exported network must not decide by the size of the image it was exported with.
+        # An exported network must not depend on the image size used for the export.
         if torch.compiler.is_compiling() or right or bottom:
             normal = functional.pad(normal, (0, right, 0, bottom))
         return normal
 
     def _first_codes(self) -> Tensor:
-        """What the head shall say before training: each box its anchor; for distributions all bins alike."""
+        """The initial output of the head: each box is its anchor; distributions are uniform."""
         cell = cell_anchors(self.settings.anchors)
         if isinstance(self.coder, IntegralCoder):
             return torch.zeros(len(cell), self.coder.size)

@@ -1,4 +1,4 @@
-"""The head: two towers of convolutions, the same for every level, that end in class logits and box codes."""
+"""The head: two towers of convolutions, shared by all levels, that predict class logits and box codes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rankwise.models.settings import HeadSettings
 
 
 class Tower(nn.Module):
-    """Stacked 3x3 convolutions with normalisation and ReLU.
+    """Stacked 3x3 convolutions with normalization and ReLU.
 
     Args:
-        settings: Its channels, depth and normalisation.
+        settings: Channels, depth and normalization.
         in_channels: Channels of the levels.
-        levels: How many levels there are: batch norm keeps statistics for each, since levels differ in theirs.
+        levels: Number of levels; batch norm keeps separate statistics per level.
     """
 
     def __init__(self, settings: HeadSettings, in_channels: int, levels: int) -> None:
@@ -39,7 +39,7 @@ class Tower(nn.Module):
             assert isinstance(convolution, nn.Conv2d)
             if with_norm:
                 nn.init.normal_(convolution.weight, std=0.01)
-            else:  # nothing restores the signal's size after a convolution, so it must keep it itself
+            else:  # without normalization, the initialization must preserve the scale of the signal
                 nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
             if convolution.bias is not None:
                 nn.init.zeros_(convolution.bias)
@@ -56,11 +56,11 @@ class Head(nn.Module):
     """Predicts class logits and box codes at each location of each level.
 
     Args:
-        settings: What kind of head.
+        settings: The head settings.
         in_channels: Channels of the levels.
-        levels: How many levels there are.
-        classes: How many classes there are.
-        first_codes: What the box output shall be before training for the anchors of one location, [k, size of a code].
+        levels: Number of levels.
+        classes: Number of classes.
+        first_codes: The initial box output for the anchors of one location, [k, size of a code].
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Starting from a trained detector: all its weights, and of the class layer those of classes with the same name."""
+"""Initialization from a trained detector: all weights; in the class layer, those of classes with the same name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _TORCHVISION = "torchvision:"
 
 
 def read_detector(spec: str) -> weights.Content:
-    """A trained detector: its weights, settings and classes.
+    """Reads the weights, settings and classes of a trained detector.
 
     Args:
         spec: Folder of a run, a .safetensors file, or ``torchvision:NAME`` or ``torchvision:NAME=FILE``.
 
     Raises:
-        ModelError: If there is none.
+        ModelError: If there is no detector.
     """
     if spec.startswith(_TORCHVISION):
         from rankwise.models.torchvision_weights import read_torchvision
@@ -32,30 +32,34 @@ def read_detector(spec: str) -> weights.Content:
 
 @torch.no_grad()
 def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
-    """Gives a detector the weights of a trained one; returns what became of its classes, in words.
+    """Copies the weights of a trained detector; returns a description of what happened to the classes.
 
     Args:
-        detector: A new detector; what is not in ``content`` stays as it is.
-        content: What :func:`read_detector` gave.
-        spec: Where that is from, for messages.
+        detector: A new detector; weights that are not in ``content`` do not change.
+        content: The result of :func:`read_detector`.
+        spec: The source, for messages.
 
     Raises:
-        ModelError: If the two are not built alike.
+        ModelError: If the architectures differ.
     """
     own = detector.state_dict()
     rest = {name: tensor for name, tensor in content.tensors.items() if name not in _CLASS_LAYER}
     missing = [name for name in own if name not in content.tensors and not name.endswith("num_batches_tracked")]
     strange = [name for name in rest if name not in own]
     shapes = [
-        f"{name} is {tuple(tensor.shape)} there and {tuple(own[name].shape)} here"
+        f"{name} is {tuple(tensor.shape)} in the file and {tuple(own[name].shape)} in the detector"
         for name, tensor in rest.items()
         if name in own and tensor.shape != own[name].shape
     ]
-    differ = [*shapes, *(f"{name} is only here" for name in missing), *(f"{name} is only there" for name in strange)]
+    differ = [
+        *shapes,
+        *(f"{name} is missing in the file" for name in missing),
+        *(f"{name} is missing in the detector" for name in strange),
+    ]
     if differ:
         raise ModelError(
-            f"--init {spec} does not fit the detector: {len(differ)} weights differ, such as: {differ[0]}. Leave out "
-            "the --model flags that change the network"
+            f"--init {spec} does not match the detector: {len(differ)} weights differ, such as: {differ[0]}. Remove "
+            f"the --model flags that change the network"
         )
     detector.load_state_dict({**own, **rest}, strict=True)
     there = {name.casefold(): index for index, name in enumerate(content.classes)}
@@ -64,15 +68,15 @@ def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
         here, old = (torch.tensor(column) for column in zip(*pairs, strict=True))
         for name in _CLASS_LAYER:
             target = detector.get_parameter(name)
-            # Outputs are anchor by anchor, and class by class in each: [anchors, classes, …].
+            # Outputs are ordered by anchor, then by class: [anchors, classes, …].
             before = content.tensors[name].to(target).unflatten(0, (-1, len(content.classes)))
             target.unflatten(0, (-1, len(detector.classes)))[:, here] = before[:, old]
     new = len(detector.classes) - len(pairs)
-    return f"class layer: {len(pairs)} of {len(detector.classes)} classes by name, {new} new"
+    return f"class layer: {len(pairs)} of {len(detector.classes)} classes matched by name, {new} new"
 
 
 def initialised(detector: Detector, init: str) -> str:
-    """Gives a new detector its first weights, and says where they are from.
+    """Initializes a new detector and returns a description of the source of its weights.
 
     Args:
         detector: The detector; its backbone may have weights already.

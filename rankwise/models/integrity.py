@@ -1,4 +1,4 @@
-"""Whether a file of weights is what was written, and asks for no more than it holds."""
+"""Integrity of weights files: checksums, and limits on the size of the detector they describe."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from torch.nn.modules.module import (
 from rankwise.errors import ModelError
 from rankwise.files.names import shown
 
-#: Under this name the metadata holds the checksum.
+#: Metadata key of the checksum.
 KEY = "sha256"
 
-#: How much larger than its file a detector may be while it is built: of a backbone only some features are kept.
+#: How much larger than its file a detector may be during construction, because unused layers are removed later.
 _FACTOR, _TENSORS, _NUMBERS = 4, 500, 2**26
-#: Modules, most of them without weights, that there may be for each tensor.
+#: Maximum number of modules per tensor; most modules have no weights.
 _MODULES = 20
 
 
 def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """The SHA-256 of all tensors and all metadata but the checksum itself.
+    """The SHA-256 of all tensors and all metadata except the checksum itself.
 
     Args:
         tensors: Tensors on the CPU, by name.
@@ -46,12 +46,12 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def check(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], promised: bool, path: Path) -> None:
-    """Refuses a file whose checksum is that of another content.
+    """Refuses a file whose checksum does not match.
 
     Args:
         tensors: Its tensors.
         metadata: Its metadata.
-        promised: Whether the file says that it has a checksum; those of earlier versions have none.
+        promised: Whether the file should have a checksum; files of earlier versions have none.
         path: The file.
 
     Raises:
@@ -59,22 +59,23 @@ def check(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], promised: 
     """
     if (promised or KEY in metadata) and metadata.get(KEY) != checksum(tensors, metadata):
         raise ModelError(
-            f"{shown(path)}: damaged: its checksum does not fit its content. Take a copy that is whole, or train again"
+            f"{shown(path)}: damaged: its checksum does not match its content. Use an intact copy, or train again"
         )
 
 
 @contextmanager
 def no_larger_than(tensors: Mapping[str, Tensor], path: Path) -> Iterator[None]:
-    """Stops building a detector as soon as it has more, or larger, weights than the file holds.
+    """Stops the construction of a detector as soon as it has more or larger weights than the file.
 
-    A file may ask for a billion layers in a few bytes: this is noticed at the first one too many, before it is filled.
+    A few bytes in a file may describe a billion layers. The check stops at the first excess layer, before its weights
+    are filled.
 
     Args:
-        tensors: What the file holds.
+        tensors: The tensors of the file.
         path: The file.
 
     Raises:
-        ModelError: If the detector turns out larger.
+        ModelError: If the detector is larger.
     """
     held = sum(tensor.numel() for tensor in tensors.values())
     most = {
@@ -88,8 +89,8 @@ def no_larger_than(tensors: Mapping[str, Tensor], path: Path) -> Iterator[None]:
         built[what] += number
         if built[what] > most[what]:
             raise ModelError(
-                f"{shown(path)}: its settings ask for a detector of more than {most[what]:,} {what}, but it holds "
-                f"{len(tensors):,} tensors of {held:,} numbers in all; it was not built"
+                f"{shown(path)}: its settings ask for a detector of more than {most[what]:,} {what}, but it contains "
+                f"{len(tensors):,} tensors with {held:,} values in total; it was not built"
             )
 
     def tensor(module: nn.Module, name: str, value: Tensor | None) -> None:

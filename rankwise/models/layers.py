@@ -1,4 +1,4 @@
-"""The one building block that neck and head share."""
+"""Building blocks shared by neck and head."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch.nn import functional
 
 
 class GroupNorm(nn.GroupNorm):
-    """torch's, that also takes one image of 1×1 pixel with one channel a group: what comes out is the bias.
+    """torch's GroupNorm that also accepts a single 1×1 image with one channel per group; the output is then the bias.
 
-    That is what torch computes for several such images; of one alone it raises an error.
+    torch computes the same for several such images, but raises an error for a single one.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -20,7 +20,8 @@ class GroupNorm(nn.GroupNorm):
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """torch's, that takes its running statistics where there is but one value a channel: one image of 1×1 pixel."""
+    """torch's BatchNorm2d that uses its running statistics if there is only one value per channel: a single 1×1
+    image."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.training and input.shape[0] * input.shape[2] * input.shape[3] == 1:
@@ -31,7 +32,8 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 
 def normalisation(kind: str, channels: int) -> nn.Module:
-    """A normalisation by its name in the settings: none, gn or bn. Groups are 32, or fewer where 32 do not divide."""
+    """A normalization layer by name: none, gn or bn. There are 32 groups, or fewer if 32 does not divide the
+    channels."""
     if kind == "gn":
         return GroupNorm(math.gcd(32, channels), channels)
     return BatchNorm2d(channels) if kind == "bn" else nn.Identity()

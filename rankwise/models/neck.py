@@ -13,18 +13,18 @@ from rankwise.models.settings import NeckSettings
 
 
 class FeaturePyramid(nn.Module):
-    """Gives every level the same channels and what the coarser levels know.
+    """The feature pyramid: all levels have the same number of channels and include coarser features.
 
     Args:
-        settings: What kind of pyramid.
-        in_channels: Channels of the backbone's features, finest first.
+        settings: The pyramid settings.
+        in_channels: Channels of the backbone features, finest first.
         in_strides: Their strides.
     """
 
     def __init__(self, settings: NeckSettings, in_channels: Sequence[int], in_strides: Sequence[int]) -> None:
         super().__init__()
         channels = settings.channels
-        # A bias before a normalisation would be subtracted again.
+        # A bias before a normalization has no effect.
         bias = settings.norm == "none"
 
         def block(inputs: int, kernel: int, stride: int = 1) -> nn.Module:
@@ -44,17 +44,17 @@ class FeaturePyramid(nn.Module):
         self.strides = (*in_strides, *(in_strides[-1] * 2 ** (index + 1) for index in range(settings.extra_levels)))
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """The levels, finest first, from the backbone's features, finest first."""
+        """The levels from the backbone features, both finest first."""
         merged = [lateral(feature) for lateral, feature in zip(self.lateral, features, strict=True)]
         for index in range(len(merged) - 2, -1, -1):
-            size = merged[index].shape[-2:]  # a factor of 2 would miss by one at odd sizes
+            size = merged[index].shape[-2:]  # a factor of 2 would be off by one for odd sizes
             merged[index] = merged[index] + functional.interpolate(merged[index + 1], size=size, mode="nearest")
         levels = [output(level) for output, level in zip(self.output, merged, strict=True)]
         top = features[-1] if self.extra_from_backbone else levels[-1]
         for index, extra in enumerate(self.extra):
             if top.shape[-1] == 1 and not torch.compiler.is_compiling():
-                # The same result, but torch 2.15 on a CPU leaves the bfloat16 gradient of the weight unwritten for a
-                # width of 1 and stride 2: it is whatever was in memory.
+                # Workaround: for width 1 and stride 2, torch 2.15 on a CPU does not write the bfloat16 gradient of the
+                # weight and returns uninitialized memory.
                 top = functional.pad(top, (0, 1))
             top = extra(functional.relu(top) if index else top)
             levels.append(top)

@@ -1,4 +1,4 @@
-"""Non-maximum suppression and score voting over many groups of boxes at once; a group is a class in an image."""
+"""Non-maximum suppression and score voting over many groups of boxes; a group is a class in an image."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from torchvision.ops import nms
 
 from rankwise.boxes import paired_iou
 
-#: So many boxes go into one call of the operator, which compares all with all: small enough that comparing boxes of
-#: different groups in vain costs less than another call. A GPU compares thousands in the time of a launch, and each
-#: call makes the host wait for it.
+#: Boxes per call of the operator, which compares all pairs: small enough that comparing boxes of different groups costs
+#: less than another call. A GPU compares thousands in the time of a launch, and the host waits for each call.
 _BOXES_PER_CALL = {"cpu": 256, "cuda": 32768}
-#: So many pairs of boxes are held at once in voting: about 200 MB.
+#: Maximum number of pairs in memory during voting: about 200 MB.
 _PAIRS_AT_ONCE = 2**21
 
 
 def grouped_nms(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) -> Tensor:
-    """Indices of the boxes that no better box of their group overlaps by more than the threshold, in no given order.
+    """Indices of the boxes kept by NMS within each group, in no particular order.
 
     Args:
         boxes: xyxy, [N, 4].
         scores: [N].
-        group: Boxes of different groups leave each other alone, int64 [N].
-        threshold: An IoU.
+        group: Boxes only suppress boxes of the same group, int64 [N].
+        threshold: The IoU threshold.
     """
     if not len(boxes):
         return group.new_empty(0)
-    # Apart from each other by more than any box is long. In float64, since the shift of the thousandth group would
-    # cost float32 a tenth of a pixel, and boxes near the threshold would be kept or not by their class.
+    # Groups are shifted apart by more than the size of any box. In float64, because in float32 the shift of the
+    # thousandth group would cost a tenth of a pixel, and the result for boxes near the threshold would depend on their
+    # class.
     precise = torch.float32 if boxes.device.type == "mps" else torch.float64
     shifted = boxes.to(precise)
     shifted = shifted + (group * (shifted.max() - shifted.min() + 1))[:, None]
@@ -50,16 +50,16 @@ def grouped_nms(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) 
 
 
 def vote(boxes: Tensor, scores: Tensor, group: Tensor, kept: Tensor, sigma: float) -> Tensor:
-    """The kept boxes, each drawn to the boxes of its group that overlap it (https://arxiv.org/abs/2007.08103).
+    """Score voting: refines each kept box with the overlapping boxes of its group (https://arxiv.org/abs/2007.08103).
 
-    Each becomes the mean of them with weights score · exp(-(1 - IoU)² / sigma).
+    Each becomes their weighted mean, with the weights score · exp(-(1 - IoU)² / sigma).
 
     Args:
         boxes: All boxes, kept or not, xyxy, [N, 4].
         scores: [N].
         group: int64 [N].
-        kept: Indices of the kept ones, [K].
-        sigma: How fast the weight falls.
+        kept: Indices of the kept boxes, [K].
+        sigma: Decay of the weights.
 
     Returns:
         The new boxes, [K, 4].
@@ -90,7 +90,7 @@ def vote(boxes: Tensor, scores: Tensor, group: Tensor, kept: Tensor, sigma: floa
 
 
 def _runs(counts: list[int], most: int) -> list[tuple[int, int]]:
-    """Cuts a row of things of these sizes into runs of at most ``most`` together, a larger one by itself."""
+    """Splits a sequence of sizes into runs with a sum of at most ``most``; a larger item is a run by itself."""
     runs, begin, end, held = [], 0, 0, 0
     for count in counts:
         if held and held + count > most:

@@ -1,4 +1,4 @@
-"""Score voting on a GPU: one program per kept box goes through the boxes of its group."""
+"""Score voting on a GPU: one program per kept box iterates over the boxes of its group."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def vote(
         boxes: All boxes, [N, 4].
         scores: [N].
         order: Indices of the boxes sorted by group, [N].
-        kept: Indices of the kept ones, [K].
-        first: Where each kept one's group begins in ``order``, [K].
-        counts: How many boxes its group has, [K].
-        sigma: How fast the weight falls.
+        kept: Indices of the kept boxes, [K].
+        first: Start of the group of each kept box in ``order``, [K].
+        counts: Number of boxes in the group, [K].
+        sigma: Decay of the weights.
     """
     boxes, scores = boxes.float().contiguous(), scores.float().contiguous()
     result = torch.empty(len(kept), 4, device=boxes.device)
@@ -32,7 +32,7 @@ def vote(
 def vote_for_box(  # type: ignore[no-untyped-def]
     boxes, scores, order, kept, first, counts, result, inverse_sigma, BLOCK: tl.constexpr
 ):
-    """The mean of the boxes that overlap this one, by score and IoU."""
+    """The mean of the boxes that overlap this one, weighted by score and IoU."""
     row = tl.program_id(0)
     own = boxes + tl.load(kept + row) * 4
     left, top = tl.load(own), tl.load(own + 1)

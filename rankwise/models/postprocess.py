@@ -1,4 +1,4 @@
-"""From predictions to detections, for a whole batch at once: best samples, suppression, voting."""
+"""From predictions to detections, for a whole batch: top samples, NMS, score voting."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Sizes = Sequence[tuple[int, int]] | Tensor
 
 @dataclass(frozen=True)
 class Candidates:
-    """Boxes of a batch that may become detections. Those of several passes over the same images can be joined.
+    """Boxes of a batch that may become detections. Candidates of several passes over the same images can be joined.
 
     Attributes:
         boxes: xyxy in pixels of the original images, [N, 4].
         scores: [N].
         labels: int64 [N].
-        image: Which image of the batch each is from, int64 [N].
+        image: Index of the image in the batch, int64 [N].
     """
 
     boxes: Tensor
@@ -40,10 +40,10 @@ def postprocess(
     """Detections of each image, best first, in pixels of the original images.
 
     Args:
-        predictions: The detector's output.
-        sizes: (height, width) of each image as the detector saw it, without padding.
-        original_sizes: (height, width) of each image before it was resized.
-        settings: Thresholds and numbers.
+        predictions: The output of the detector.
+        sizes: (height, width) of each input image, without padding.
+        original_sizes: (height, width) of each image before resizing.
+        settings: The post-processing settings.
     """
     candidates = find_candidates(predictions, sizes, original_sizes, settings)
     return detections(candidates, len(predictions.logits), settings)
@@ -53,16 +53,16 @@ def postprocess(
 def find_candidates(
     predictions: Predictions, sizes: Sizes, original_sizes: Sizes, settings: PostprocessSettings
 ) -> Candidates:
-    """The best samples of each level above the score threshold, their boxes cut and mapped to the original images.
+    """The best samples of each level above the score threshold, with boxes clipped and mapped to the original images.
 
     Args:
-        predictions: The detector's output.
-        sizes: (height, width) of each image as the detector saw it, without padding.
-        original_sizes: (height, width) of each image before it was resized.
-        settings: Thresholds and numbers.
+        predictions: The output of the detector.
+        sizes: (height, width) of each input image, without padding.
+        original_sizes: (height, width) of each image before resizing.
+        settings: The post-processing settings.
 
     Raises:
-        ModelError: If logits or boxes are not numbers.
+        ModelError: If logits or boxes are not finite.
     """
     batch, _, classes = predictions.logits.shape
     device = predictions.logits.device
@@ -72,7 +72,7 @@ def find_candidates(
         predictions.level_sizes, predictions.logits.split(predictions.level_sizes, dim=1), strict=True
     ):
         flat = level_logits.reshape(batch, -1)
-        # The score rises with the logit, so the sigmoid can wait until few are left; NaN comes first in topk.
+        # The sigmoid is monotonic, so it can be applied after topk. NaN comes first in topk.
         logits, index = flat.topk(min(settings.topk, flat.shape[1]), dim=1, sorted=False)
         best.append(logits)
         samples.append(index + start * classes)
@@ -85,7 +85,7 @@ def find_candidates(
     boxes = torch.minimum(boxes.clamp(min=0), limit[:, None]) * scale[:, None]
     has_area = (boxes[..., 2:] > boxes[..., :2]).all(-1)
     keep = (logits.sigmoid() >= settings.score_threshold) & has_area
-    # The one time that the host waits: for how many there are, and whether they are numbers.
+    # The only point where the host waits: for the number of candidates and whether they are finite.
     number, *broken = torch.cat([keep.sum().view(1), bad.flatten()]).tolist()
     if any(broken):
         _raise_not_numbers(broken[:batch], broken[batch:])
@@ -99,7 +99,7 @@ def find_candidates(
 
 
 def joined(passes: Sequence[Candidates]) -> Candidates:
-    """The candidates of several passes over the same images as one.
+    """Joins the candidates of several passes over the same images.
 
     Args:
         passes: At least one.
@@ -111,12 +111,12 @@ def joined(passes: Sequence[Candidates]) -> Candidates:
 
 @torch.no_grad()
 def detections(candidates: Candidates, images: int, settings: PostprocessSettings) -> list[Detections]:
-    """Suppresses what is found twice and gives each image its own detections, best first.
+    """Applies NMS and returns the detections of each image, best first.
 
     Args:
-        candidates: Of all images.
-        images: How many images there are.
-        settings: Thresholds and numbers.
+        candidates: The candidates of all images.
+        images: Number of images.
+        settings: The post-processing settings.
     """
     boxes, scores, labels, image = candidates.boxes, candidates.scores, candidates.labels, candidates.image
     group = labels * images + image if settings.per_class else image
@@ -134,17 +134,17 @@ def detections(candidates: Candidates, images: int, settings: PostprocessSetting
 
 
 def _raise_not_numbers(logits: list[int], boxes: list[int]) -> NoReturn:
-    """Names what is not a number and the images, from a flag per image for each."""
+    """Raises an error that names the invalid outputs and the images."""
     what = " and ".join(name for name, bad in (("class logits", logits), ("boxes", boxes)) if any(bad))
     where = ", ".join(str(image) for image, bad in enumerate(zip(logits, boxes, strict=True)) if any(bad))
     raise ModelError(
-        f"the detector's {what} are not numbers (NaN or infinite) in image {where} of the batch: its weights are "
-        "broken, as after a training that diverged. Take earlier weights, or train with a lower learning rate."
+        f"the {what} of the detector are not finite (NaN or infinite) in image {where} of the batch: its weights are "
+        f"broken, as after a diverged training. Use earlier weights, or train with a lower learning rate."
     )
 
 
 def _limits(sizes: Sizes, original_sizes: Sizes, batch: int, device: torch.device) -> Tensor:
-    """How far boxes may reach, and what they are multiplied with, both for x, y, x, y, [2, B, 4]."""
+    """The upper limits of boxes and their scale factors, both for x, y, x, y, [2, B, 4]."""
     seen, original = (torch.as_tensor(one, dtype=torch.float32).reshape(-1, 2) for one in (sizes, original_sizes))
     for one in (seen, original):
         if len(one) != batch:

@@ -1,4 +1,4 @@
-"""Where a backbone's ImageNet weights come from: the hub's cache, or the hub if it can be reached."""
+"""Locates ImageNet weights of a backbone: in the cache of the Hugging Face Hub, or on the Hub."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Literal
 
 from timm.models import get_pretrained_cfg
 
-#: Seconds within which the hub must answer; its own client would try for a minute.
+#: Seconds within which the Hub must answer; its client would try for a minute.
 PATIENCE = 3.0
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Where weights are.
+    """The location of weights.
 
     Attributes:
-        kind: "cache" for a file that is here already, "hub" for one that can be fetched, "none" for neither.
+        kind: "cache" for a downloaded file, "hub" for one that can be downloaded, "none" for neither.
         file: The file in the cache.
-        why: What is missing, for "none".
+        why: The reason for "none".
     """
 
     kind: Literal["cache", "hub", "none"]
@@ -30,11 +30,11 @@ class Weights:
     why: str = ""
 
     def __str__(self) -> str:
-        return {"cache": f"from the hub's cache, {self.file}", "hub": "from the hub", "none": self.why}[self.kind]
+        return {"cache": f"from the Hub cache, {self.file}", "hub": "from the Hub", "none": self.why}[self.kind]
 
 
 def locate(name: str) -> Weights:
-    """Where the ImageNet weights of one of timm's networks are; it takes no longer than ``PATIENCE`` to find out.
+    """Locates the ImageNet weights of a timm network, within ``PATIENCE`` seconds.
 
     Args:
         name: timm's name of the network.
@@ -50,19 +50,19 @@ def locate(name: str) -> Weights:
             if isinstance(found, str):
                 return Weights("cache", found)
         if constants.HF_HUB_OFFLINE:
-            return Weights("none", why="HF_HUB_OFFLINE is set and the hub's cache does not hold them")
+            return Weights("none", why="HF_HUB_OFFLINE is set and they are not in the Hub cache")
     address = constants.ENDPOINT if config.hf_hub_id else str(config.url)
     if is_reachable(address):
         return Weights("hub")
-    return Weights("none", why=f"{address} does not answer and the hub's cache does not hold them")
+    return Weights("none", why=f"{address} does not answer and they are not in the Hub cache")
 
 
 def is_reachable(address: str, seconds: float = PATIENCE) -> bool:
-    """Whether a server answers, whatever it says, through the proxy that the environment names.
+    """Whether a server answers at all, through the proxy of the environment.
 
     Args:
-        address: Its URL.
-        seconds: How long to wait. A thread of its own asks, since looking up a name may take longer than any time-out.
+        address: The URL.
+        seconds: Time limit. The request runs in a thread, because a DNS lookup may exceed any timeout.
     """
     answered = threading.Event()
 

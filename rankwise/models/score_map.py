@@ -1,7 +1,7 @@
-"""What a score means: per class a strictly increasing map from raw scores to probabilities.
+"""Calibration maps: per class a strictly increasing map from raw scores to probabilities.
 
-It is fitted in :mod:`rankwise.evaluation.calibration` and travels with the weights as plain numbers; this module
-applies it and checks what a file claims. It needs no torch, since exported detectors use it too.
+They are fitted in :mod:`rankwise.evaluation.calibration` and stored with the weights as plain numbers. This module
+applies and validates them. It needs no torch, because exported detectors use it too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rankwise.errors import ModelError
 
 Floats = NDArray[np.float64]
 
-#: From this logit on (0.9975, or 1 in 400) probabilities approach 0 and 1 by the logarithm of the logit only: no
-#: validation set supports more, and neighbouring raw scores keep different values instead of all becoming 1.
+#: Beyond this logit (0.9975, or 1 in 400), probabilities approach 0 and 1 with the logarithm of the logit: no
+#: validation set supports more, and neighboring raw scores keep different values instead of all becoming 1.
 TAIL = 6.0
-#: The most knots of a curve.
+#: Maximum number of knots of a curve.
 MAX_KNOTS = 64
 
 
@@ -31,10 +31,10 @@ class Curve:
     """The map of one class: piecewise linear from the logit of the raw score to the logit of the probability.
 
     Attributes:
-        kind: How it was fitted. A logistic curve has one knot.
+        kind: The type of fit. A logistic curve has one knot.
         x: Logits of raw scores, strictly increasing.
         y: Logits of probabilities there, strictly increasing.
-        slope: The slope before the first knot and after the last one, above 0.
+        slope: The slope before the first and after the last knot, above 0.
     """
 
     kind: Literal["logistic", "isotonic"]
@@ -47,11 +47,11 @@ class Curve:
             raise ModelError(f"a calibration curve has kind {self.kind!r}: expected logistic or isotonic")
         if not 1 <= len(self.x) <= MAX_KNOTS or len(self.y) != len(self.x):
             raise ModelError(
-                f"a calibration curve has {len(self.x)} x and {len(self.y)} y: expected as many of each, at most "
+                f"a calibration curve has {len(self.x)} x and {len(self.y)} y: expected equal numbers, at most "
                 f"{MAX_KNOTS}"
             )
         if not all(map(math.isfinite, (*self.x, *self.y, self.slope))):
-            raise ModelError("a calibration curve has a number that is not finite")
+            raise ModelError("a calibration curve has a value that is not finite")
         rising = all((np.diff(values) > 0).all() for values in (self.x, self.y))
         if not rising or not self.slope > 0:
             raise ModelError("a calibration curve is not strictly increasing")
@@ -61,21 +61,20 @@ class Curve:
         return {"kind": self.kind, "x": list(self.x), "y": list(self.y), "slope": self.slope}
 
 
-#: Probability equals raw score, up to the tails: what is left where nothing is known.
+#: Probability equals raw score, except in the tails: the default if nothing is known.
 IDENTITY = Curve("logistic", (0.0,), (0.0,), 1.0)
 
 
 @dataclass(frozen=True)
 class ScoreMap:
-    """Raw scores to the probability that a detection is right, by class.
+    """Maps raw scores to the probability that a detection is correct, per class.
 
-    "Right" is a match as COCO counts: an object of the class with IoU 0.5 or more, each object once. The map is
-    strictly increasing, so the order within a class and its AP stay as they are.
+    "Correct" is a match by COCO's rules: an object of the class with an IoU of at least 0.5, each object at most once.
+    The map is strictly increasing, so the order within a class and its AP do not change.
 
     Attributes:
         curves: One per class, in the order of the labels.
-        pooled: Labels of the classes that have the curve of all classes together, since validation had no object of
-            them.
+        pooled: Labels of the classes without validation objects, which use the curve of all classes together.
     """
 
     curves: tuple[Curve, ...]
@@ -83,23 +82,23 @@ class ScoreMap:
 
     def __post_init__(self) -> None:
         if not self.curves:
-            raise ModelError("a calibration needs a curve for each class, and has none")
+            raise ModelError("a calibration needs a curve per class, but it has none")
 
     def __call__(self, scores: ArrayLike, labels: ArrayLike) -> Floats:
-        """Probabilities, float64, in the shape of the scores.
+        """The probabilities, float64, with the shape of the scores.
 
         Args:
             scores: Raw scores from 0 to 1, any shape.
             labels: Class indices of the same shape.
 
         Raises:
-            ValueError: A score out of range or a label without a curve.
+            ValueError: If a score is out of range or a label has no curve.
         """
         values, classes = checked(scores, labels, len(self.curves))
         return expit(compress(self._interpolate(logit(values), classes, self.segments)))
 
     def inverse(self, probabilities: ArrayLike, labels: ArrayLike) -> Floats:
-        """The raw scores that are mapped to these probabilities.
+        """The raw scores of these probabilities.
 
         Args:
             probabilities: From 0 to 1, any shape.
@@ -109,19 +108,19 @@ class ScoreMap:
         return expit(self._interpolate(expand(logit(values)), classes, self._inverse_segments))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """As plain values for JSON."""
         return {"curves": [curve.to_dict() for curve in self.curves], "pooled": list(self.pooled)}
 
     @classmethod
     def from_dict(cls, values: Any, classes: int | None = None) -> Self:
-        """A map out of what :meth:`to_dict` gave; everything is checked, since the file may be anybody's.
+        """The inverse of :meth:`to_dict`. Everything is checked, because the file may be untrusted.
 
         Args:
             values: The plain values.
-            classes: How many classes it must have, where given.
+            classes: The required number of classes, if given.
 
         Raises:
-            ModelError: It is not such a map.
+            ModelError: If the values are invalid.
         """
         try:
             curves = tuple(
@@ -134,12 +133,12 @@ class ScoreMap:
         if classes is not None and len(curves) != classes:
             raise ModelError(f"the calibration has {len(curves)} curves for {classes} classes")
         if any(not 0 <= label < len(curves) for label in pooled):
-            raise ModelError(f"the calibration speaks of the classes {pooled}, but has {len(curves)} curves")
+            raise ModelError(f"the calibration refers to the classes {pooled}, but has {len(curves)} curves")
         return cls(curves, pooled)
 
     @cached_property
     def segments(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """The curves as tables, see :func:`as_segments`."""
+        """The curves as tables; see :func:`as_segments`."""
         return as_segments([(curve.x, curve.y, curve.slope) for curve in self.curves])
 
     @cached_property
@@ -153,16 +152,16 @@ class ScoreMap:
         place = np.zeros(len(flat), dtype=np.int64)
         for column in starts.T:
             place += flat > column[row]
-        with np.errstate(invalid="ignore"):  # infinite minus infinite cannot be: knots are finite
+        with np.errstate(invalid="ignore"):  # no infinity minus infinity, because knots are finite
             return (y0[row, place] + slope[row, place] * (flat - x0[row, place])).reshape(x.shape)
 
 
 def as_segments(
     curves: Sequence[tuple[Sequence[float], Sequence[float], float]],
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Curves as tables: where each segment after the first starts [C, K], and x, y and slope of each [C, K + 1].
+    """Curves as tables: the start of each segment after the first [C, K], and x, y and slope of each [C, K + 1].
 
-    A point is in the segment whose number is the count of starts below it. Shorter curves have starts at infinity.
+    The index of the segment of a point is the number of starts below it. Shorter curves are padded with infinity.
 
     Args:
         curves: Knots x, knots y and the outer slope of each.
@@ -180,7 +179,7 @@ def as_segments(
 
 
 def compress(logits: Floats) -> Floats:
-    """Logits beyond ±TAIL drawn in by the logarithm: strictly increasing, the identity between."""
+    """Compresses logits beyond ±TAIL logarithmically: strictly increasing, the identity in between."""
     size = np.abs(logits)
     return np.sign(logits) * (np.minimum(size, TAIL) + np.log1p(np.maximum(size - TAIL, 0)))
 
@@ -193,7 +192,7 @@ def expand(logits: Floats) -> Floats:
 
 
 def logit(scores: Floats) -> Floats:
-    """log(s / (1 - s)), finite at 0 and 1 too: there it is that of the nearest other float64."""
+    """log(s / (1 - s)), finite at 0 and 1, where the nearest other float64 is used."""
     inner = np.clip(scores, np.nextafter(0, 1), np.nextafter(1, 0))
     return np.log(inner) - np.log1p(-inner)
 
@@ -205,15 +204,15 @@ def expit(logits: Floats) -> Floats:
 
 
 def checked(scores: ArrayLike, labels: ArrayLike, classes: int | None) -> tuple[Floats, NDArray[np.int64]]:
-    """Scores as float64 and labels as int64, if they are what they should be.
+    """Validates scores and labels and converts them to float64 and int64.
 
     Args:
         scores: From 0 to 1.
         labels: Class indices of the same shape.
-        classes: Labels must be below it, where given.
+        classes: The number of classes, if known.
 
     Raises:
-        ValueError: They are not.
+        ValueError: If they are invalid.
     """
     values, indices = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     if values.shape != indices.shape:
@@ -233,7 +232,7 @@ def checked(scores: ArrayLike, labels: ArrayLike, classes: int | None) -> tuple[
 
 
 def number(value: Any) -> float:
-    """A plain number; anything else, a truth value too, is a TypeError."""
+    """A plain number; anything else, including a bool, is a TypeError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r} is not a number")
     return float(value)

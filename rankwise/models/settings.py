@@ -1,4 +1,4 @@
-"""All that can be chosen about a detector, as plain values: for recipes, command line and the file of weights."""
+"""All settings of a detector, as plain values for recipes, the command line and weights files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 
-#: Arguments of timm's that decide what is built in or loaded. Settings may come with a stranger's weights, and
-#: timm would unpickle whatever ``checkpoint_path`` names.
+#: timm arguments that rankwise sets itself or that load files. Settings may come from untrusted weights, and timm would
+#: unpickle the file of ``checkpoint_path``.
 _NOT_FOR_ARGS = frozenset(
     {
         "features_only",
@@ -43,7 +43,7 @@ _NOT_FOR_ARGS = frozenset(
 )
 
 
-#: Numbers of channels, layers and the like are no larger, so that no file of a few bytes asks for a day of work.
+#: Upper limit of channels, layers and the like, so that a small file cannot cause excessive work.
 MOST = 100_000
 
 
@@ -53,7 +53,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _require_small(value: Any, where: str, depth: int = 0) -> None:
-    """Refuses what no constructor of a backbone has use for: huge numbers, long lists, deep nesting."""
+    """Refuses values that no backbone constructor needs: huge numbers, long lists, deep nesting."""
     if isinstance(value, dict | list | tuple):
         _require(len(value) <= MOST_VALUES and depth < 5, f"{where} has {len(value):,} values, or is nested too deeply")
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
@@ -66,23 +66,22 @@ def _require_small(value: Any, where: str, depth: int = 0) -> None:
 
 @dataclass(frozen=True)
 class BackboneSettings:
-    """The network that turns an image into features: any of timm that gives features of several strides.
+    """The backbone: any timm network that returns features of several strides.
 
     Args:
-        name: timm's name of it, such as resnet50, resnext101_64x4d, res2net101d, mobilenetv2_100; after a dot which of
-            its pretrained weights, such as resnet50.tv_in1k for torchvision's.
-        strides: Strides of the features that go into the pyramid, rising. 8, 16, 32 are C3, C4, C5.
-        pretrained: true for timm's own ImageNet weights, fetched from its hub; the path of a .safetensors or .pth file
-            for weights from there, also of a trained detector; false to begin at random.
-        args: Further arguments of timm's constructor, such as ``{"channels": [32, 64, 128, 256]}`` for a slim ResNet.
-        frozen_stages: How many of the backbone's features, counted from the image, are kept as they are with all
-            that comes before them. 0 trains everything; with a ResNet 1 freezes the stem, 2 the stem and the first
-            stage, and so on. Batch norms of frozen stages keep their statistics too.
-        frozen_norm: true keeps every batch norm of the backbone as it is, parameters and statistics; "statistics" keeps
-            the statistics and trains the parameters. Usual with pretrained weights and few images a process; wrong
-            with random weights.
-        deformable_stages: Stages whose 3x3 convolutions become deformable (v2, modulated): 3, 4, 5 are those of
-            stride 8, 16, 32. For timm's ResNet family (ResNet, ResNeXt, Res2Net, ...).
+        name: Name in timm, such as resnet50, resnext101_64x4d, res2net101d or mobilenetv2_100, optionally with a
+            weights tag, such as resnet50.tv_in1k for those of torchvision.
+        strides: Strides of the features used by the pyramid, in ascending order. 8, 16, 32 are C3, C4, C5.
+        pretrained: true for timm's ImageNet weights from the Hub; the path of a .safetensors or .pth file, which may be
+            a trained detector; false for random weights.
+        args: Extra arguments of timm's constructor, such as ``{"channels": [32, 64, 128, 256]}`` for a slim ResNet.
+        frozen_stages: Number of features, from the finest, that are frozen together with all layers before them. 0
+            trains everything; for a ResNet, 1 freezes the stem, 2 the stem and the first stage, and so on. Batch norms
+            of frozen stages also keep their statistics.
+        frozen_norm: true freezes parameters and statistics of all batch norms of the backbone; "statistics" freezes
+            only the statistics. Usual with pretrained weights and few images per process; wrong with random weights.
+        deformable_stages: Stages whose 3x3 convolutions become deformable (v2, modulated): 3, 4, 5 have strides 8, 16,
+            32. Only for timm's ResNet family (ResNet, ResNeXt, Res2Net, ...).
     """
 
     name: str = "resnet50"
@@ -95,27 +94,30 @@ class BackboneSettings:
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.strides, self.strides[1:], strict=False))
-        _require(bool(self.strides) and rising, f"backbone.strides is {shortened(self.strides)}: give some, rising")
+        _require(
+            bool(self.strides) and rising,
+            f"backbone.strides is {shortened(self.strides)}: give at least one, in ascending order",
+        )
         _require(self.frozen_stages >= 0, f"backbone.frozen_stages is {self.frozen_stages}: it must be 0 or more")
         _require_small(self.args, "backbone.args")
         taken = _NOT_FOR_ARGS & set(self.args)
         _require(
             not taken,
-            f"backbone.args sets {', '.join(sorted(taken))}: leave it out, rankwise sets it itself; weights are given "
-            "by backbone.pretrained",
+            f"backbone.args sets {', '.join(sorted(taken))}: remove it, because rankwise sets it; for weights, use "
+            f"backbone.pretrained",
         )
 
 
 @dataclass(frozen=True)
 class NeckSettings:
-    """The feature pyramid that gives all levels the same number of channels.
+    """The feature pyramid.
 
     Args:
         channels: Channels of every level.
-        extra_levels: How many coarser levels follow the backbone's own, each half the size of the one before. 2 above
-            C3 to C5 makes P3 to P7.
-        extra_from: What the first extra level is made of: c5, the backbone's last feature, or p5, the pyramid's.
-        norm: Normalisation after each convolution: none, gn (groups) or bn (batch).
+        extra_levels: Number of coarser levels on top, each with half the size of the previous one. 2 on top of C3 to C5
+            gives P3 to P7.
+        extra_from: Input of the first extra level: c5, the last feature of the backbone, or p5, that of the pyramid.
+        norm: Normalization after each convolution: none, gn (group norm) or bn (batch norm).
     """
 
     channels: int = 256
@@ -130,21 +132,21 @@ class NeckSettings:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """The convolutions that turn each level into class logits and boxes, the same ones for all levels.
+    """The head, which predicts class logits and boxes and is shared by all levels.
 
     Args:
         channels: Channels of the two towers.
-        depth: How many 3x3 convolutions each tower has.
-        norm: Normalisation in the towers: none, gn (groups) or bn (batch, with own statistics for each level).
-        prior: Probability that every sample has for every class before training.
-        level_scale: Learn one factor a level for the box output, since levels see objects of different size.
-        coding: How a box is coded: delta (shift and log size against the anchor), ltrb (distances from the anchor's
-            centre to the four sides, as the exponential of the output, in units of the stride) or ltrb_relu (the same
-            distances as the output itself, at least 0, as in torchvision's FCOS).
-        bins: Predict each of the four distances as a distribution over 0 to ``bins`` strides and take its mean,
-            as Generalized Focal Loss does (16 there). 0 predicts the distance itself. Needs ltrb coding.
-        delta_std: What delta codes are divided by: for the shift in x and y, for log width and log height.
-        bias: Give the towers' convolutions a bias although a normalisation follows, as torchvision's FCOS does.
+        depth: Number of 3x3 convolutions per tower.
+        norm: Normalization in the towers: none, gn (group norm) or bn (batch norm, with separate statistics per level).
+        prior: Initial probability of every class for every sample.
+        level_scale: Learn one factor per level for the box output, because object sizes differ between levels.
+        coding: Box encoding: delta (offset and log size relative to the anchor), ltrb (distances from the anchor center
+            to the four sides in strides, as the exponential of the output) or ltrb_relu (the same distances as ReLU of
+            the output, as in torchvision's FCOS).
+        bins: Predict each of the four distances as a distribution over 0 to ``bins`` strides and use its mean, as in
+            Generalized Focal Loss (16 there). 0 predicts the distance directly. Needs ltrb coding.
+        delta_std: Divisor of delta codes: for x and y, and for log width and log height.
+        bias: Use a bias in the tower convolutions even before a normalization, as torchvision's FCOS does.
     """
 
     channels: int = 256
@@ -171,14 +173,14 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class AnchorSettings:
-    """The boxes that predictions start from: at each location one for every scale and every ratio.
+    """The anchors: at each location, one box per scale and ratio.
 
     Args:
-        base: Side of a square anchor of scale 1, in strides of its level.
+        base: Side of a square anchor with scale 1, in strides of its level.
         scales: Factors on that side.
-        ratios: Heights over widths, at equal area.
+        ratios: Ratios of height to width, at equal area.
         levels: Width and height in pixels of each anchor of each level, instead of base, scales and ratios.
-        offset: Where in its cell a location is: 0.5 is the middle, 0 the upper left corner, as in torchvision.
+        offset: Position of a location in its cell: 0.5 is the center, 0 the upper left corner, as in torchvision.
     """
 
     base: float = 8.0
@@ -202,25 +204,25 @@ class AnchorSettings:
 
     @property
     def per_location(self) -> int:
-        """How many anchors each location has."""
+        """Number of anchors per location."""
         return len(self.levels[0]) if self.levels else len(self.scales) * len(self.ratios)
 
 
 @dataclass(frozen=True)
 class PostprocessSettings:
-    """How predictions become detections.
+    """Post-processing of predictions to detections.
 
     Args:
-        score_threshold: Samples with a score below are dropped, before anything else. Scores of ranking losses are no
-            probabilities and may all stay low: above 0 this can cost AP. What to show is decided by thresholds that
-            evaluation finds.
-        topk: How many samples of a level and image, best first, go on to the suppression.
-        nms_threshold: A box is suppressed by a better one with a higher IoU than this.
-        per_class: Let only boxes of the same class suppress each other.
-        max_detections: How many detections an image may have.
-        score_voting: Replace each kept box by the mean of the boxes around it of the same class, weighted by score and
-            nearness (as in PAA).
-        voting_sigma: How near: the weight of a box falls as exp(-(1 - IoU)² / voting_sigma).
+        score_threshold: Minimum raw score, applied first. Scores of ranking losses are not probabilities and may all
+            stay low, so a value above 0 can cost AP. Which detections to show is decided by the thresholds of the
+            evaluation.
+        topk: Number of best samples per level and image that enter NMS.
+        nms_threshold: IoU above which a better box suppresses another one.
+        per_class: Only suppress boxes of the same class.
+        max_detections: Maximum number of detections per image.
+        score_voting: Replace each kept box by the mean of the surrounding boxes of its class, weighted by score and IoU
+            (as in PAA).
+        voting_sigma: Width of the weights of score voting: exp(-(1 - IoU)² / voting_sigma).
     """
 
     score_threshold: float = 0.0
@@ -234,10 +236,13 @@ class PostprocessSettings:
     def __post_init__(self) -> None:
         _require(
             0 <= self.score_threshold < 1,
-            f"postprocess.score_threshold is {self.score_threshold}: scores are 0 to 1, give 0 (keep all) or more",
+            f"postprocess.score_threshold is {self.score_threshold}: it must be from 0 (keep all) to 1",
         )
         _require(self.topk >= 1, f"postprocess.topk is {self.topk}: it must be at least 1")
-        _require(0 < self.nms_threshold <= 1, f"postprocess.nms_threshold is {self.nms_threshold}: give an IoU, 0 to 1")
+        _require(
+            0 < self.nms_threshold <= 1,
+            f"postprocess.nms_threshold is {self.nms_threshold}: it must be an IoU from 0 to 1",
+        )
         _require(
             self.max_detections >= 1, f"postprocess.max_detections is {self.max_detections}: it must be at least 1"
         )
@@ -246,19 +251,18 @@ class PostprocessSettings:
 
 @dataclass(frozen=True)
 class TestSettings:
-    """Test-time augmentation (TTA): detect in several sizes of each image and mirrored, with one NMS over all of it.
+    """Test-time augmentation (TTA): detect at several scales and in flipped images, with one NMS over all views.
 
     Applies to the evaluation at the end of a run, to ``rankwise eval`` and to ``predict``; evaluations during training
-    use a single view. Costs time in proportion to the number of views; off by default.
+    use a single view. The time grows with the number of views. Off by default.
 
     Args:
-        short_sides: Lengths in pixels that the shorter side is resized to, one view each. Empty: the size of
-            ``input`` alone.
-        max_side: Limit of the longer side in these views; that of ``input`` if not given.
-        flip: Add a mirrored view of each size.
+        short_sides: Short sides in pixels, one view each. Empty for the size of ``input`` only.
+        max_side: Maximum long side of these views; that of ``input`` if not given.
+        flip: Add a flipped view of each size.
     """
 
-    __test__ = False  # no test of pytest's, for all its name
+    __test__ = False  # not a pytest class, despite its name
 
     short_sides: tuple[int, ...] = ()
     max_side: int | None = None
@@ -271,7 +275,7 @@ class TestSettings:
         )
         _require(
             len(set(self.short_sides)) == len(self.short_sides),
-            f"test.short_sides is {self.short_sides}: a size that is there twice would count twice",
+            f"test.short_sides is {self.short_sides}: sizes must be unique",
         )
         longest = max(self.short_sides, default=1)
         _require(
@@ -282,15 +286,15 @@ class TestSettings:
 
 @dataclass(frozen=True)
 class DetectorSettings:
-    """A whole detector. The defaults are an ATSS detector on ResNet-50: one square anchor a location, no centerness.
+    """All settings of a detector. The defaults are ATSS on ResNet-50: one square anchor per location, no centerness.
 
     Args:
-        input: Size and normalisation of images.
-        backbone: The network that gives the features.
+        input: Size and normalization of images.
+        backbone: The backbone.
         neck: The feature pyramid.
-        head: The convolutions that predict.
-        anchors: The boxes that predictions start from.
-        postprocess: How predictions become detections.
+        head: The head.
+        anchors: The anchors.
+        postprocess: The post-processing.
         test: Test-time augmentation.
     """
 
@@ -303,42 +307,42 @@ class DetectorSettings:
     test: TestSettings = field(default_factory=TestSettings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as nested plain dicts, ready for YAML or JSON."""
+        """As nested plain dicts, for YAML or JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DetectorSettings:
-        """Settings from nested plain dicts; what is left out has its default.
+        """Creates settings from nested plain dicts; missing values have their defaults.
 
         Args:
             values: Such as ``{"backbone": {"name": "resnet18"}, "head": {"bins": 16}}``.
 
         Raises:
-            ModelError: A name that does not exist or a value of the wrong kind, with what would be right.
+            ModelError: If a name does not exist or a value has the wrong type.
         """
         return from_dict(cls, values, "settings")
 
 
 def atss(backbone: str = "resnet50", pretrained: bool | str = False, **parts: Any) -> DetectorSettings:
-    """An ATSS or PAA detector without centerness: one square anchor of 8 strides a location, delta coding.
+    """An ATSS or PAA detector without centerness: one square anchor of 8 strides per location, delta coding.
 
     Args:
-        backbone: timm's name of the backbone.
+        backbone: Name of the backbone in timm.
         pretrained: As in ``BackboneSettings``.
-        **parts: Any part of ``DetectorSettings`` instead of the preset's own.
+        **parts: Parts of ``DetectorSettings`` that replace those of the preset.
     """
     return replace(DetectorSettings(backbone=BackboneSettings(backbone, pretrained=pretrained)), **parts)
 
 
 def fcos(backbone: str = "resnet50", pretrained: bool | str = False, **parts: Any) -> DetectorSettings:
-    """An FCOS detector without centerness: one point a location, distances to the four sides.
+    """An FCOS detector without centerness: one point per location, distances to the four sides.
 
-    The anchor of 8 strides around each point serves the assigners only.
+    The anchor of 8 strides around each point is only used by the assigners.
 
     Args:
-        backbone: timm's name of the backbone.
+        backbone: Name of the backbone in timm.
         pretrained: As in ``BackboneSettings``.
-        **parts: Any part of ``DetectorSettings`` instead of the preset's own.
+        **parts: Parts of ``DetectorSettings`` that replace those of the preset.
     """
     return atss(backbone, pretrained, **{"head": HeadSettings(coding="ltrb"), **parts})
 
@@ -346,13 +350,13 @@ def fcos(backbone: str = "resnet50", pretrained: bool | str = False, **parts: An
 def retinanet(
     backbone: str = "resnet50", pretrained: bool | str = False, size: int = 512, **parts: Any
 ) -> DetectorSettings:
-    """A RetinaNet for square images: 2 scales and 3 ratios a location, towers without normalisation.
+    """A RetinaNet for square images: 2 scales and 3 ratios per location, towers without normalization.
 
     Args:
-        backbone: timm's name of the backbone.
+        backbone: Name of the backbone in timm.
         pretrained: As in ``BackboneSettings``.
-        size: Side of the square that every image is resized to.
-        **parts: Any part of ``DetectorSettings`` instead of the preset's own.
+        size: Side of the square input.
+        **parts: Parts of ``DetectorSettings`` that replace those of the preset.
     """
     preset: dict[str, Any] = {
         "input": InputSettings(short_side=size, max_side=size, keep_ratio=False),

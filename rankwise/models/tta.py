@@ -1,4 +1,4 @@
-"""Test-time augmentation: candidates from several views of an image (sizes, flips) go into one NMS."""
+"""Test-time augmentation: the candidates of several views of an image (sizes, flips) go through one NMS."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class View:
     """One view of an image.
 
     Attributes:
-        input: How it is made ready.
-        flip: Whether it is mirrored.
+        input: The input settings.
+        flip: Whether the image is flipped.
     """
 
     input: InputSettings
@@ -28,11 +28,11 @@ class View:
 
 
 def tta_views(settings: InputSettings, test: TestSettings) -> list[View]:
-    """The views that the settings define, at least one; by default only the unchanged image.
+    """The views of the settings, at least one; by default only the unchanged image.
 
     Args:
-        settings: The detector's input settings.
-        test: Sizes and mirroring.
+        settings: The input settings of the detector.
+        test: Sizes and flips.
     """
     sizes = [settings.resized(short, test.max_side) for short in test.short_sides] or [settings]
     return [View(size, flip) for size in sizes for flip in ((False, True) if test.flip else (False,))]
@@ -46,16 +46,16 @@ def detect_with_tta(
     settings: PostprocessSettings,
     device: torch.device | None = None,
 ) -> list[Detections]:
-    """Detections of each image, best first, in its own pixels, from all views together.
+    """The detections of each image, best first, in its original pixels, from all views together.
 
-    Of each view only the candidates are kept, so that more views take more time but hardly more memory.
+    Only the candidates of each view are kept, so more views take more time but hardly more memory.
 
     Args:
         forward: The detector, in evaluation mode.
-        images: uint8 [3, H, W] each, in their original size; they are resized where they are.
+        images: uint8 [3, H, W] each, at their original size; they are resized on their device.
         views: Sizes and flips to detect in.
-        settings: Thresholds and numbers; the score threshold and ``topk`` hold for each view.
-        device: Where the detector is, if the images are elsewhere.
+        settings: The post-processing settings; the score threshold and ``topk`` apply to each view.
+        device: The device of the detector, if the images are on another one.
     """
     found = []
     originals = sizes_of(images)
@@ -69,7 +69,7 @@ def detect_with_tta(
 
 
 def _mirrored(candidates: Candidates, sizes: Sequence[tuple[int, int]]) -> Candidates:
-    """What was found in mirrored images, where it is in the images themselves."""
+    """Maps the candidates of flipped images back to the original images."""
     widths = torch.tensor([size[1] for size in sizes], dtype=candidates.boxes.dtype)
     width = to_device(widths, candidates.boxes.device)[candidates.image]
     left, top, right, bottom = candidates.boxes.unbind(1)

@@ -1,4 +1,4 @@
-"""A detector on disk: weights, settings and classes in one safetensors file, which runs no code when it is read."""
+"""Weights files: weights, settings and classes in one safetensors file. Reading it runs no code."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from rankwise.models import integrity
 from rankwise.models.confidence import Confidence
 from rankwise.models.settings import DetectorSettings
 
-#: Under this name the metadata holds settings, classes, confidence and extras as JSON; safetensors takes texts only.
+#: Metadata key of settings, classes, confidence and extras as JSON; safetensors only stores text.
 _KEY = "rankwise"
 _BEST = "best.safetensors"
-#: The checkpoint of a run, for one that was stopped before its first evaluation.
+#: The checkpoint of a run, used if the run was stopped before its first evaluation.
 _LAST = "last.ckpt"
 
 
 @dataclass(frozen=True)
 class Content:
-    """What such a file holds.
+    """The content of a weights file.
 
     Attributes:
         tensors: The weights by name.
-        settings: The detector's settings.
-        classes: Names of its classes.
-        confidence: What its scores mean; None in a file that says nothing about it.
+        settings: The settings of the detector.
+        classes: The class names.
+        confidence: Calibration and thresholds; None if the file has none.
     """
 
     tensors: dict[str, Tensor]
@@ -52,33 +52,33 @@ def write(
     extra: Mapping[str, Any],
     confidence: Confidence | None = None,
 ) -> None:
-    """Writes the file, whole or not at all.
+    """Writes a weights file atomically.
 
     Args:
-        path: Where to.
-        tensors: The detector's ``state_dict``.
-        settings: Its settings.
-        classes: Names of its classes.
-        extra: More plain values.
-        confidence: What its scores mean, if that is known.
+        path: The output file.
+        tensors: The ``state_dict`` of the detector.
+        settings: The settings of the detector.
+        classes: The class names.
+        extra: Other plain values.
+        confidence: Calibration and thresholds, if known.
     """
     values: dict[str, Any] = {"settings": settings.to_dict(), "classes": list(classes), "extra": dict(extra)}
     if confidence is not None:
         values["confidence"] = confidence.to_dict()
-    # safetensors wants rows one after the other, which channels-last weights have not.
+    # safetensors needs contiguous tensors; channels-last weights are not.
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     _save(path, plain, values, {"format": "pt"})
 
 
 def _save(path: Path, tensors: dict[str, Tensor], description: dict[str, Any], metadata: Mapping[str, str]) -> None:
-    """Writes tensors and metadata with a description and the checksum of it all."""
+    """Writes tensors and metadata with a description and a checksum."""
     content = {**metadata, _KEY: json.dumps({**description, "checksum": integrity.KEY})}
     content[integrity.KEY] = integrity.checksum(tensors, content)
     write_whole(path, lambda part: safetensors.torch.save_file(tensors, part, content))
 
 
 def find(run: Path) -> Path:
-    """The file of weights of a run's folder; a file is itself.
+    """The weights file of a run folder; a file is returned as it is.
 
     Args:
         run: The folder or file.
@@ -86,32 +86,32 @@ def find(run: Path) -> Path:
     if run.is_file():
         return run
     if not run.is_dir():
-        raise ModelError(f"{run}: there is no such run or file")
+        raise ModelError(f"{run}: no such run or file")
     for name in (_BEST, _LAST):
         if (run / name).is_file():
             return run / name
-    raise ModelError(f"{run} holds no detector: expected {_BEST} or {_LAST} in it, which training writes")
+    raise ModelError(f"{run} contains no detector: expected {_BEST} or {_LAST}, which training writes")
 
 
 def unevaluated(run: Path) -> str | None:
-    """What to say of a run whose detector is that of its checkpoint; None of any other.
+    """The message about a run whose detector comes from its checkpoint, or None.
 
     Args:
         run: The folder or file.
     """
     if find(run).name != _LAST:
         return None
-    return f"{run} was stopped before its first evaluation: this is the detector of its {_LAST}"
+    return f"{run} was stopped before its first evaluation: using the detector of its {_LAST}"
 
 
 def read(path: Path) -> Content:
-    """What is in the file.
+    """Reads a weights file.
 
     Args:
         path: The file.
 
     Raises:
-        ModelError: If it is damaged, or not of a detector.
+        ModelError: If it is damaged or not a detector.
     """
     if path.suffix == ".ckpt":
         return _read_checkpoint(path)
@@ -121,8 +121,8 @@ def read(path: Path) -> Content:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise ModelError(
-            f"{path} is no safetensors file, or damaged; nothing of it was run ({error}). Expected a file that "
-            "training or Detector.save wrote"
+            f"{path} is not a safetensors file, or damaged; nothing was run from it ({error}). Expected a file "
+            f"written by training or Detector.save"
         ) from error
     try:
         description = parse_json(metadata[_KEY])
@@ -131,8 +131,8 @@ def read(path: Path) -> Content:
     except (KeyError, TypeError, ParseError) as error:
         integrity.check(tensors, metadata, False, path)
         raise ModelError(
-            f"{path} holds weights but does not say of which detector. Expected a file that training or Detector.save "
-            "wrote; backbone weights go into backbone.pretrained"
+            f"{path} contains weights but no detector settings. Expected a file written by training or "
+            f"Detector.save; for backbone weights, use backbone.pretrained"
         ) from error
     integrity.check(tensors, metadata, "checksum" in description, path)
     try:
@@ -144,39 +144,40 @@ def read(path: Path) -> Content:
 
 
 def _read_checkpoint(path: Path) -> Content:
-    """The detector in a run's checkpoint: the average of its weights where there is one."""
+    """The detector in the checkpoint of a run: the moving average of its weights if there is one."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         settings = DetectorSettings.from_dict(state["settings"])
         return Content(state["ema"] or state["detector"], settings, list(state["fixed"]["classes"]), None)
-    except Exception as error:  # unpickling what is damaged raises anything
+    except Exception as error:  # unpickling damaged data can raise any error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(
-            f"{path} is no checkpoint of this version, or damaged; nothing of it was run ({reason}). Resume the run: "
+            f"{path} is not a checkpoint of this version, or damaged; nothing was run from it ({reason}). Resume the "
+            f"run: "
             f"its first evaluation writes {_BEST}"
         ) from error
 
 
 def fill(detector: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Loads the weights into a detector made from the same file's settings.
+    """Loads the weights into a detector created from the settings of the same file.
 
     Args:
         detector: The detector.
         tensors: The weights by name.
-        path: Where they are from, for errors.
+        path: The file, for error messages.
     """
     try:
         detector.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        raise ModelError(f"{path}: weights and settings in it do not fit each other: {error}") from error
+        raise ModelError(f"{path}: its weights and settings do not match: {error}") from error
 
 
 def store_confidence(path: Path, confidence: Confidence) -> None:
-    """Puts what a detector's scores mean into its file of weights; at any moment the old or the new file is complete.
+    """Stores calibration and thresholds in the weights file of a detector, atomically.
 
     Args:
         path: The file.
-        confidence: What to store in place of what is there.
+        confidence: The new calibration and thresholds.
     """
     content = read(path)
     if content.confidence is not None and content.confidence.to_dict() == confidence.to_dict():
@@ -188,13 +189,13 @@ def store_confidence(path: Path, confidence: Confidence) -> None:
 
 
 def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | None:
-    """The raw score threshold of each class that an earlier version stored beside a run; None if there is none.
+    """The raw score threshold of each class in a run of an earlier version; None if there is none.
 
-    Thresholds of calibrated scores are in the file of weights, beside the calibration that they belong to.
+    Thresholds of calibrated scores are in the weights file, with their calibration.
 
     Args:
         folder: The run.
-        classes: Names of the detector's classes; one that was not measured has the threshold of all together.
+        classes: The class names; a class that was not measured gets the threshold of all classes together.
     """
     path = folder / "eval.json"
     if not path.is_file():
@@ -208,8 +209,8 @@ def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | 
         scores = {name: _score(entry["score"]) for name, entry in stored["per_class"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise ModelError(
-            f"{path}: its thresholds cannot be read ({type(error).__name__}: {error}). Write it anew with: "
-            f"rankwise eval {folder}"
+            f"{path}: its thresholds cannot be read ({type(error).__name__}: {error}). Write it again with: rankwise "
+            f"eval {folder}"
         ) from error
     return {name: scores.get(name, overall) for name in classes}
 
@@ -217,5 +218,5 @@ def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | 
 def _score(value: Any) -> float:
     score = float(value)
     if not 0 <= score <= 1:
-        raise ValueError(f"a threshold is {score:g}, but scores are from 0 to 1")
+        raise ValueError(f"a threshold is {score:g}, but it must be from 0 to 1")
     return score

@@ -199,8 +199,8 @@ CURVE = {"kind": "logistic", "x": [0.0], "y": [0.0], "slope": 1.0}
         ({"slope": float("nan")}, "not finite"),
         ({"slope": "1"}, "not a number"),
         ({"x": [0.0, 0.0], "y": [0.0, 1.0]}, "not strictly increasing"),
-        ({"x": [0.0, 1.0]}, "as many of each"),
-        ({"x": []}, "as many of each"),
+        ({"x": [0.0, 1.0]}, "expected equal numbers"),
+        ({"x": []}, "expected equal numbers"),
         ({"kind": "cubic"}, "kind 'cubic'"),
     ],
 )
@@ -214,9 +214,9 @@ def test_an_untrusted_map_is_checked(change, message) -> None:
     ("values", "message"),
     [
         ({"calibration": {"curves": [CURVE, CURVE]}}, "2 curves for 1 classes"),
-        ({"calibration": {"curves": [CURVE], "pooled": [7]}}, "speaks of the classes"),
+        ({"calibration": {"curves": [CURVE], "pooled": [7]}}, "refers to the classes"),
         ({"thresholds": {"b": 0.5}}, "other classes"),
-        ({"thresholds": {"a": 1.5}}, "not from 0 to 1"),
+        ({"thresholds": {"a": 1.5}}, "outside"),
         ({"precisions": [[0.9, 2.0, 0.1, 0.2]]}, "by precision"),
         ({"calibration": 3}, "cannot be read"),
     ],
@@ -233,7 +233,7 @@ def test_a_precision_is_answered_by_the_next_known_one_or_a_message() -> None:
     assert known.at_precision(0.85) == (0.6, 0.5, 0.7)
     with pytest.raises(ModelError, match=r"no threshold reached more than 0\.9"):
         known.at_precision(0.95)
-    with pytest.raises(ModelError, match="give the part"):
+    with pytest.raises(ModelError, match="give the desired fraction"):
         known.at_precision(90)
     with pytest.raises(ModelError, match="rankwise eval"):
         Confidence(None, {}).at_precision(0.9)

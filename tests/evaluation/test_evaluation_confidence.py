@@ -114,7 +114,7 @@ def test_predict_gives_probabilities_or_raw_scores_of_the_same_boxes(run: Path) 
     np.testing.assert_allclose(np.sort(mapped), np.sort(found["scores"].numpy()), atol=1e-6)
     low = torch.tensor([detector.thresholds[detector.classes[label]] for label in found["labels"]])
     assert (found["scores"] >= low - 1e-6).all()
-    with pytest.raises(ModelError, match="give one of them"):
+    with pytest.raises(ModelError, match="give only one of them"):
         detector.predict(image, threshold=0.5, precision=0.5)
 
 

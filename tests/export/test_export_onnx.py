@@ -146,7 +146,7 @@ def test_the_file_names_its_sizes_and_keeps_no_paths(exported: Any) -> None:
 
 
 def test_what_cannot_be_exported_is_said(exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match="holds no detector"):
+    with pytest.raises(ModelError, match="contains no detector"):
         exporting.export_run(tmp_path)
     with pytest.raises(ModelError, match="opset is 11: choose 18 or later"):
         exporting.export_detector(exported.detector, tmp_path / "model.onnx", opset=11)

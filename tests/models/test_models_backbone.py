@@ -62,7 +62,7 @@ def test_stages_that_nobody_reads_are_left_out() -> None:
     [
         (BackboneSettings("resnet5"), "timm has no backbone 'resnet5': did you mean resnet"),
         (BackboneSettings("resnet18", strides=(8, 64)), "no feature of stride 64: .* 2, 4, 8, 16, 32"),
-        (BackboneSettings("resnet18", args={"widht": 3}), "could not be made by timm: .*widht"),
+        (BackboneSettings("resnet18", args={"widht": 3}), "timm could not create .*widht"),
         (replace(SLIM, frozen_stages=6), "frozen_stages is 6, but resnet10t has 5 stages"),
         (replace(SLIM, deformable_stages=(6,)), "deformable_stages has 6"),
         (
@@ -223,7 +223,7 @@ def test_a_missing_file_and_one_without_weights_are_told_apart(tmp_path: Path) -
     with pytest.raises(ModelError, match="no such file"):
         Backbone(replace(SLIM, pretrained=str(tmp_path / "none.pth")))
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(ModelError, match="holds no weights"):
+    with pytest.raises(ModelError, match="contains no weights"):
         Backbone(replace(SLIM, pretrained=str(tmp_path / "list.pth")))
 
 
@@ -233,7 +233,9 @@ def test_weights_that_cannot_be_fetched_are_answered_by_how_to_give_a_file(monke
 
     monkeypatch.setattr(timm, "create_model", offline)
     monkeypatch.setattr("rankwise.models.backbone.locate", lambda name: Weights("hub"))
-    with pytest.raises(ModelError, match=r"no route to host.*offline.*--model.backbone.pretrained FILE, or false"):
+    with pytest.raises(
+        ModelError, match=r"no route to host.*offline.*--model.backbone.pretrained to the file, or to false"
+    ):
         Backbone(replace(SLIM, pretrained=True))
 
 

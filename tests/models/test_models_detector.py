@@ -308,7 +308,7 @@ def test_a_detector_exports_with_dynamic_batch_and_height() -> None:
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize(("classes", "message"), [([], "at least one class"), (["a", "b", "a"], "a is there twice")])
+@pytest.mark.parametrize(("classes", "message"), [([], "at least one class"), (["a", "b", "a"], "a appears twice")])
 def test_impossible_classes_are_refused(classes: list[str], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         Detector(small(atss()), classes)

@@ -44,7 +44,7 @@ def test_a_converted_detector_gives_torchvisions_logits_and_boxes(name, monkeypa
     content = convert(name, model.state_dict(), ["background", "N/A", "cat", "N/A", "dog"])
     assert content.classes == ["background", "N/A 1", "cat", "N/A 3", "dog"]
     detector = Detector(content.settings, content.classes).eval()
-    assert start_from(detector, content, name) == "class layer: 5 of 5 classes by name, 0 new"
+    assert start_from(detector, content, name) == "class layer: 5 of 5 classes matched by name, 0 new"
     with torch.no_grad():
         model([image])
         ours = detector(image[None])
@@ -67,7 +67,7 @@ def test_the_class_layer_is_taken_by_name(tmp_path):
     new = small(["Dog", "bird", "cat"], scales=(1.0, 2.0))
     made = new.head.class_output.weight.detach().clone()
     said = start_from(new, content, "old")
-    assert said == "class layer: 2 of 3 classes by name, 1 new"
+    assert said == "class layer: 2 of 3 classes matched by name, 1 new"
     images = torch.rand(1, 3, 64, 64)
     with torch.no_grad():
         before, after = old.eval()(images), new.eval()(images)

@@ -112,13 +112,13 @@ def _other_weights(path: Path) -> None:
     ("make", "message"),
     [
         (_nothing, "there is no such run or file"),
-        (_folder, "holds no detector: expected best.safetensors"),
-        (_pickle, "is no safetensors file, or damaged; nothing of it was run"),
-        (_foreign, "does not say of which detector"),
+        (_folder, "contains no detector: expected best.safetensors"),
+        (_pickle, "is not a safetensors file, or damaged; nothing was run"),
+        (_foreign, "weights but no detector settings"),
         (_other_settings, "settings.head has no 'colour'.*another version"),
         (_settings_that_load, "backbone.args sets checkpoint_path"),
         (_settings_that_fetch, "timm has no backbone 'hf-hub"),
-        (_other_weights, "weights and settings in it do not fit each other"),
+        (_other_weights, "its weights and settings do not match"),
     ],
 )
 def test_wrong_files_are_told_apart_and_run_nothing(make: Any, message: str, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_images_in_which_no_look_finds_anything_have_no_detections() -> None:
     ("values", "message"),
     [
         ({"short_sides": (0,)}, "give 1 to 20000 each"),
-        ({"short_sides": (64, 64)}, "would count twice"),
+        ({"short_sides": (64, 64)}, "must be unique"),
         ({"short_sides": (64, 200), "max_side": 100}, "at least 200"),
     ],
 )

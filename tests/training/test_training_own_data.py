@@ -97,7 +97,7 @@ def test_a_hub_that_is_silent_is_given_up_soon_and_one_that_answers_is_found():
 
 def test_a_recipe_that_wants_weights_without_network_says_what_to_do(monkeypatch):
     monkeypatch.setattr("rankwise.models.backbone.locate", lambda name: Weights("none", why="no answer"))
-    with pytest.raises(ModelError, match=r"no answer\. Give a file by --model\.backbone\.pretrained FILE"):
+    with pytest.raises(ModelError, match=r"no answer\. Set --model\.backbone\.pretrained to a file"):
         Backbone(BackboneSettings("resnet10t", pretrained=True))
 
 
