@@ -1,4 +1,4 @@
-"""Measure a detector: COCO's numbers, correlation of score and IoU, thresholds, figures and pictures."""
+"""Evaluation: COCO metrics, correlation of score and IoU, calibration, thresholds and figures."""
 
 # ruff: noqa: F403, F405 - a type checker finds the names there, and a program when it asks for one
 

@@ -1,4 +1,4 @@
-"""Calibration of any detector's results file: what ``rankwise calibrate`` does."""
+"""``rankwise calibrate``: calibration of the results file of any detector."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from rankwise.models.confidence import rescored
 
 
 def calibrate_results(detections: Path, truth: Path, out: Path, console: Console | None = None) -> Evaluation:
-    """Fits a calibration to a results file, says what it is worth, and writes it; returns what was measured.
+    """Fits a calibration to a results file, prints its quality and writes it; returns the evaluation.
 
-    Written are ``calibration.json`` (the map, the thresholds and the calibration errors), ``detections.json`` with
-    calibrated scores, ``reliability.png`` and ``thresholds.png``.
+    Writes ``calibration.json`` (map, thresholds and calibration errors), ``detections.json`` with calibrated scores,
+    ``reliability.png`` and ``thresholds.png``.
 
     Args:
         detections: A COCO results file with scores from 0 to 1.
         truth: COCO annotations of the same images.
-        out: Folder for what is written.
+        out: Output folder.
         console: Where to print.
 
     Raises:
-        DataError: A file is not what it should be.
+        DataError: If a file is invalid.
     """
     console = console or Console(highlight=False)
     annotations = _read(truth)
@@ -43,9 +43,11 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
         classes = [str(category["name"]) for category in categories]
         image_ids = [image["id"] for image in annotations["images"]]
     except (KeyError, TypeError) as error:
-        raise DataError(f"{truth}: not COCO annotations: no {error}; images and categories are needed") from error
+        raise DataError(
+            f"{truth}: not COCO annotations: {error} is missing; images and categories are needed"
+        ) from error
     if not isinstance(_read(detections), list):
-        raise DataError(f"{detections}: not a COCO results file, which is a list of detections")
+        raise DataError(f"{detections}: not a COCO results file: expected a list of detections")
     try:
         found = read_results(detections, category_ids)
         result = calibrated(evaluate(annotations, found, category_ids, classes), image_ids)
@@ -73,14 +75,14 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
 
 
 def _part(result: Evaluation) -> dict[str, Any]:
-    """What ``calibration.json`` has of an evaluation."""
+    """The part of an evaluation that goes into ``calibration.json``."""
     values = result.to_dict()
     return {name: values[name] for name in ("calibration", "reliability", "thresholds", "ap", "images", "detections")}
 
 
 def _read(path: Path) -> Any:
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError(f"{path}: no such file")
     try:
         return read_json(path, limit=2**34)
     except ParseError as error:

@@ -1,9 +1,9 @@
-"""Fit what a score means: the probability that a detection is right, from detections that were judged.
+"""Fits calibration maps: from raw scores to the probability that a detection is correct.
 
-Ranking losses decide which box comes first, not how sure it is. A strictly increasing map per class adds that without
-changing the order. The default is logistic regression on the logit of the raw score. The parameters of a class are
-drawn towards those of all classes together, as strongly as the evidence of :data:`PRIOR_MATCHES` matches. Classes with
-at least :data:`ISOTONIC_MATCHES` matches may have a centred isotonic curve instead, if cross-validation prefers it.
+Ranking losses decide which box comes first, not how certain it is. A strictly increasing map per class adds this
+without changing the order. The default is logistic regression on the logit of the raw score. The parameters of a class
+are shrunk towards those of all classes together, with the weight of :data:`PRIOR_MATCHES` matches. Classes with at
+least :data:`ISOTONIC_MATCHES` matches may have a centered isotonic curve instead, if cross-validation prefers it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rankwise.evaluation.isotonic import centred_isotonic
 from rankwise.evaluation.matching import Matches
 from rankwise.models.score_map import IDENTITY, Curve, ScoreMap, checked, expit, logit
 
-#: The fit of all classes counts as much as this many matches of a class.
+#: The fit of all classes has the weight of this many matches of a class.
 PRIOR_MATCHES = 20.0
-#: So many matches of a class allow more than the two numbers of a logistic curve.
+#: Number of matches of a class that allow more than the two parameters of a logistic curve.
 ISOTONIC_MATCHES = 1000
-#: Logistic curves are refitted to detections above this probability: most detections are far below it and would bend
-#: the curve away from the scores that anybody reads. Only for classes that keep :data:`READ_MATCHES` matches above it.
+#: Logistic curves are refitted to detections above this probability: most detections are far below it and would distort
+#: the curve in the relevant range. Only for classes with :data:`READ_MATCHES` matches above it.
 READ_ABOVE, READ_MATCHES, READ_ROUNDS = 0.02, 10, 3
-#: Parts of the images in cross-validation.
+#: Number of folds in cross-validation.
 FOLDS = 5
-#: The least slope, per standard deviation of all logits: a map must not lose the order where scores say nothing.
+#: Minimum slope, per standard deviation of all logits: the map must keep the order even if scores carry no information.
 MIN_SLOPE = 0.01
 
 Floats = NDArray[np.float64]
@@ -35,9 +35,9 @@ Kinds = tuple[str, ...]
 
 
 class Calibration(ScoreMap):
-    """A strictly increasing map per class from raw score to the probability of being right.
+    """A strictly increasing map per class from raw score to the probability of being correct.
 
-    ``calibration(scores, labels)`` applies it, ``to_dict`` and ``from_dict`` make plain numbers of it and back.
+    ``calibration(scores, labels)`` applies it; ``to_dict`` and ``from_dict`` convert it to plain values and back.
 
     Example:
         >>> import numpy as np
@@ -58,23 +58,23 @@ class Calibration(ScoreMap):
         objects: ArrayLike | None = None,
         kinds: Sequence[str] | None = None,
     ) -> Calibration:
-        """Fits a map to judged detections. The result does not depend on their order.
+        """Fits a map to detections known to be correct or wrong. The result does not depend on their order.
 
-        Without detections the map is the identity (up to its tails). If all detections are right, or all wrong, the
-        probability stays one detection away from 1 or 0.
+        Without detections, the map is the identity (except in its tails). If all detections are correct, or all are
+        wrong, the probability stays one detection away from 1 or 0.
 
         Args:
             scores: Raw scores from 0 to 1, [N].
             labels: Class indices, [N].
-            correct: Which detections are right, [N]. Leave out those that count neither way, such as those on crowds.
-            images: The image of each detection, [N]: cross-validation then keeps images together.
-            objects: How many objects of each class there are, [C]. Classes without any have the map of all classes
-                together, and their detections, which cannot be right, teach nothing. If not given, as many classes as
-                ``labels`` need, all of them taken as present.
-            kinds: "logistic" or "isotonic" for each class, [C]; chosen by cross-validation if not given.
+            correct: Which detections are correct, [N]. Leave out detections on crowd regions.
+            images: The image of each detection, [N], so that cross-validation keeps images together.
+            objects: Number of objects per class, [C]. Classes without objects use the map of all classes together, and
+                their detections, which cannot be correct, are ignored. By default, all classes in ``labels`` are
+                assumed to be present.
+            kinds: "logistic" or "isotonic" for each class, [C]; chosen by cross-validation by default.
 
         Raises:
-            ValueError: Shapes, scores or labels that are not as described.
+            ValueError: If shapes, scores or labels are invalid.
         """
         present = None if objects is None else np.asarray(objects) > 0
         values, numbers = checked(scores, labels, None if present is None else len(present))
@@ -86,19 +86,19 @@ class Calibration(ScoreMap):
         if kinds is not None and len(kinds) != len(present):
             raise ValueError(f"{len(kinds)} kinds were given for {len(present)} classes")
         groups = np.arange(len(values)) if images is None else np.unique(np.asarray(images), return_inverse=True)[1]
-        order = np.lexsort((right, values, numbers, groups))  # sums are the same to the last bit, whatever came first
+        order = np.lexsort((right, values, numbers, groups))  # sorted, so that sums do not depend on the order
         data = _Judged(logit(values)[order], numbers[order], right[order].astype(np.bool_), groups[order])
         curves = _fit(data, present, kinds or _choose(data, present))
         return cls(curves, tuple(np.flatnonzero(~present).tolist()))
 
     @property
     def kinds(self) -> Kinds:
-        """How each class was fitted."""
+        """The type of fit of each class."""
         return tuple(curve.kind for curve in self.curves)
 
 
 def describe(score_map: ScoreMap, classes: Sequence[str]) -> str:
-    """How a map was fitted, in a sentence.
+    """A sentence about how a map was fitted.
 
     Args:
         score_map: The map.
@@ -109,17 +109,17 @@ def describe(score_map: ScoreMap, classes: Sequence[str]) -> str:
     parts = [f"logistic for {logistic} of {len(classes)} classes"] if logistic else []
     parts += [f"isotonic for {_listed(isotonic)}"] if isotonic else []
     pooled = [classes[label] for label in score_map.pooled]
-    note = f"; the map of all classes together for {_listed(pooled)}: no validation object" if pooled else ""
+    note = f"; the map of all classes together for {_listed(pooled)}: no validation objects" if pooled else ""
     return f"{', '.join(parts)}{note}"
 
 
 def cross_fitted(
     calibration: Calibration, scores: Floats, labels: NDArray[np.int64], correct: NDArray[np.bool_], **groups: Any
 ) -> Floats | None:
-    """Probabilities of detections by maps that were fitted to other images: what an honest judgement needs.
+    """Cross-fitted probabilities: each image uses a map fitted to other images, for an unbiased assessment.
 
     Args:
-        calibration: What was fitted to all of them; its kinds are kept.
+        calibration: The map fitted to all detections; its kinds are kept.
         scores: As in :meth:`Calibration.fit`.
         labels: As there.
         correct: As there.
@@ -150,7 +150,7 @@ def cross_fitted(
 
 
 def judged(matches: Matches, classes: int) -> dict[str, Any]:
-    """What :meth:`Calibration.fit` takes, out of detections matched with objects; those on crowds are left out.
+    """The arguments of :meth:`Calibration.fit` from matches, without detections on crowd regions.
 
     Args:
         matches: At IoU 0.5, with raw scores.
@@ -168,12 +168,12 @@ def judged(matches: Matches, classes: int) -> dict[str, Any]:
 
 
 class _Judged:
-    """Columns of judged detections.
+    """Columns of detections known to be correct or wrong.
 
     Args:
         x: Logits of raw scores.
         labels: Class indices.
-        correct: Which are right.
+        correct: Which are correct.
         groups: Image numbers from 0.
     """
 
@@ -205,11 +205,11 @@ def _fit(data: _Judged, present: NDArray[np.bool_], kinds: Sequence[str]) -> tup
 
 
 def _logistic_curves(data: _Judged, present: NDArray[np.bool_]) -> tuple[Curve, ...]:
-    """A logistic curve for each class, drawn towards that of all classes together."""
+    """A logistic curve per class, shrunk towards that of all classes together."""
     mean, spread = float(data.x.mean()), float(data.x.std()) or 1.0
     z = (data.x - mean) / spread
     matches = int(data.correct.sum())
-    # Platt's targets: one detection more of each kind keeps the fit finite, whatever the data.
+    # Platt's targets: one extra detection of each kind keeps the fit finite for any data.
     high, low = (matches + 1) / (matches + 2), 1 / (len(z) - matches + 2)
     pooled, information = _logistic(z, np.where(data.correct, high, low), None, None)
     prior = PRIOR_MATCHES / max(matches, 1) * information
@@ -223,7 +223,7 @@ def _logistic_curves(data: _Judged, present: NDArray[np.bool_]) -> tuple[Curve, 
 
 
 def _choose(data: _Judged, present: NDArray[np.bool_]) -> Kinds:
-    """The kind of each class: isotonic where there are many matches and unseen images are explained better by it."""
+    """The kind of each class: isotonic if there are many matches and it fits held-out images better."""
     many = (np.bincount(data.labels[data.correct], minlength=len(present)) >= ISOTONIC_MATCHES) & present
     fold = _folds(data.groups)
     if not many.any() or fold.max(initial=0) < 1:
@@ -243,7 +243,7 @@ def _choose(data: _Judged, present: NDArray[np.bool_]) -> Kinds:
 
 
 def _folds(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which part each detection is in: whole images, shuffled the same way every time."""
+    """The fold of each detection: whole images, with a fixed shuffle."""
     count = int(groups.max(initial=-1)) + 1
     shuffled = np.random.default_rng(0).permutation(count)
     return (shuffled % max(1, min(FOLDS, count)))[groups]
@@ -252,7 +252,7 @@ def _folds(groups: NDArray[np.int64]) -> NDArray[np.int64]:
 def _logistic(z: Floats, target: Floats, centre: Floats | None, precision: Floats | None) -> tuple[Floats, Floats]:
     """Slope and intercept by Newton's method, and the information [2, 2] of the data there.
 
-    The loss is convex. Where it wants a slope below the least one, the slope is held there.
+    The loss is convex. If its minimum has a slope below the minimum slope, the slope is fixed there.
     """
     rate = float(np.clip(target.mean(), 1e-9, 1 - 1e-9))
     start = np.array([MIN_SLOPE, np.log(rate / (1 - rate))]) if centre is None else centre.copy()
@@ -278,8 +278,8 @@ def _logistic(z: Floats, target: Floats, centre: Floats | None, precision: Float
             curvature += 1e-12 * max(float(np.trace(curvature)), 1e-12) * np.eye(len(free))
             step = np.zeros(2)
             step[free] = np.linalg.solve(curvature, gradient[free])
-            if gradient @ step < 1e-10:  # twice what is left to gain, in nats over all detections
-                return theta - step  # so close, a step squares the error
+            if gradient @ step < 1e-10:  # twice the remaining gain, in nats over all detections
+                return theta - step  # close to the minimum, a step squares the error
             size = 1.0
             while size > 1e-6 and not (following := loss(theta - size * step)) < value:
                 size /= 2

@@ -1,4 +1,4 @@
-"""Measure detections as COCO does."""
+"""COCO metrics of detections."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ALL, SMALL, MEDIUM, LARGE = range(4)  # COCO's area ranges, in its order
 
 @dataclass(frozen=True)
 class Curves:
-    """Precision against recall, interpolated as COCO does, with at most 100 detections of a class in an image.
+    """Precision-recall curves, interpolated as in COCO, with at most 100 detections per class and image.
 
     Attributes:
-        ious: The IoUs from which a detection is right, 0.5 to 0.95, [T].
+        ious: The IoU thresholds, 0.5 to 0.95, [T].
         recall: 0 to 1 in steps of 0.01, [R].
         precision: [T, R, C]; NaN for classes without objects.
     """
@@ -48,7 +48,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a detector is worth on a dataset. AP in percent; None where it is not defined (no objects of that kind).
+    """The evaluation of a detector on a dataset. AP in percent; None if undefined (no objects of that kind).
 
     Attributes:
         ap: Mean over the IoUs 0.5 to 0.95 and the classes.
@@ -58,18 +58,18 @@ class Evaluation:
         apm: Of objects between 32² and 96² pixels.
         apl: Of objects above 96² pixels.
         per_class: AP of each class.
-        correlation: Of score and IoU, over detections with IoU above 0.5.
-        thresholds: Which scores to keep, in units of the calibrated scores if there is a calibration.
+        correlation: Correlation of score and IoU, over detections with an IoU above 0.5.
+        thresholds: Score thresholds, for calibrated scores if there is a calibration.
         images: Number of images.
-        objects: Number of objects, crowds aside.
+        objects: Number of objects, without crowd regions.
         detections: Number of detections.
         curves: Precision against recall, for figures.
         matches: Detections matched with objects at IoU 0.5, for figures and reports; calibrated scores if there is a
             calibration.
         raw_matches: The same with raw scores.
-        calibration: Raw scores to the probability of being right; None if scores are raw.
-        reliability: Whether calibrated scores keep what they promise; None if scores are raw.
-        given_thresholds: Whether the thresholds are the run's own, chosen on other images than these.
+        calibration: Map from raw scores to the probability of being correct; None if scores are raw.
+        reliability: Reliability of the calibrated scores; None if scores are raw.
+        given_thresholds: Whether the thresholds are those of the run, chosen on other images.
     """
 
     ap: float | None
@@ -92,14 +92,14 @@ class Evaluation:
     given_thresholds: bool = False
 
     def summary(self) -> dict[str, float | None]:
-        """The main numbers by name, flat, for a log."""
+        """The main metrics by name, for logging."""
         names = ("ap", "ap50", "ap75", "aps", "apm", "apl")
         correlation = self.correlation
         coefficients = {"pcc": correlation.pcc, "scc": correlation.scc, "kcc": correlation.kcc}
         return {name: getattr(self, name) for name in names} | coefficients
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers as plain values, for ``eval.json``."""
+        """The metrics as plain values, for ``eval.json``."""
         plain = ("ap", "ap50", "ap75", "aps", "apm", "apl", "per_class", "images", "objects", "detections")
         parts = {"correlation": self.correlation.to_dict(), "thresholds": self.thresholds.to_dict()}
         if self.calibration is not None and self.reliability is not None:
@@ -107,7 +107,7 @@ class Evaluation:
         return {name: getattr(self, name) for name in plain} | parts
 
     def confidence(self) -> Confidence:
-        """What travels with the weights: calibration and thresholds."""
+        """Calibration and thresholds, to be stored with the weights."""
         rows = [
             (percent / 100, known.score, *(known.interval or (known.score, known.score)))
             for percent, known in sorted(self.thresholds.by_precision.items())
@@ -115,16 +115,16 @@ class Evaluation:
         return Confidence(self.calibration, {n: cut.score for n, cut in self.thresholds.per_class.items()}, tuple(rows))
 
     def table(self) -> Table:
-        """The numbers as a table for the terminal."""
+        """The metrics as a table for the terminal."""
         from rankwise.evaluation.tabulate import evaluation_table
 
         return evaluation_table(self)
 
     def print_table(self, console: Console | None = None) -> None:
-        """Print the numbers as a table.
+        """Prints the metrics as a table.
 
         Args:
-            console: Where to; the standard output if not given.
+            console: Where to print; the standard output by default.
         """
         from rich.console import Console
 
@@ -137,22 +137,22 @@ def evaluate(
     category_ids: Sequence[int],
     classes: Sequence[str],
 ) -> Evaluation:
-    """Measure detections against ground truth: COCO's AP, correlation of score and IoU, best thresholds.
+    """Evaluates detections against ground truth: COCO metrics, correlation of score and IoU, best thresholds.
 
-    The numbers do not depend on the order of the images in either argument.
+    The result does not depend on the order of the images in either argument.
 
     Args:
         ground_truth: A COCO-style dict with ``images``, ``annotations`` and ``categories``. Each image listed counts,
             with or without objects or detections.
-        detections: Image id to detections, boxes in pixels of the original image, labels from 0.
+        detections: Detections by image id; boxes are in pixels of the original image, labels start at 0.
         category_ids: The category id of each label.
         classes: The name of each label.
 
     Raises:
-        ValueError: Detections that are not finite, of labels out of range, or of images that are not listed.
+        ValueError: If detections are not finite, have labels out of range, or belong to unknown images.
     """
     if len(category_ids) != len(classes):
-        raise ValueError(f"{len(category_ids)} category ids for {len(classes)} classes: one for each is needed")
+        raise ValueError(f"{len(category_ids)} category ids for {len(classes)} classes: give one per class")
     image_ids = sorted_image_ids(ground_truth)
     unknown = sorted(set(detections) - set(image_ids.tolist()))
     if unknown:
@@ -187,15 +187,15 @@ def evaluate(
 def calibrated(
     evaluation: Evaluation, image_ids: NDArray[np.int64] | Sequence[int], score_map: ScoreMap | None = None
 ) -> Evaluation:
-    """The same evaluation in calibrated scores, with intervals of its thresholds; AP and correlation stay.
+    """The same evaluation with calibrated scores and intervals of its thresholds; AP and correlation do not change.
 
-    AP is that of the raw scores: the map keeps the order within each class. Correlation is of the raw scores too, as
-    the paper has it.
+    AP is that of the raw scores, because the map keeps the order within each class. The correlation is also that of raw
+    scores, as in the paper.
 
     Args:
-        evaluation: Of raw scores.
-        image_ids: All images that were measured.
-        score_map: The calibration; fitted to these detections if not given.
+        evaluation: The evaluation of raw scores.
+        image_ids: All evaluated images.
+        score_map: The calibration; fitted to these detections by default.
     """
     raw, names = evaluation.raw_matches, list(evaluation.per_class)
     used: ScoreMap = Calibration.fit(**judged(raw, len(names))) if score_map is None else score_map
@@ -206,7 +206,7 @@ def calibrated(
 
 
 def unique_names(classes: Sequence[str], category_ids: Sequence[int]) -> list[str]:
-    """Class names that can be keys: where a name repeats, its category id goes with it."""
+    """Unique class names: repeated names get their category id."""
     names = list(classes)
     return [
         name if names.count(name) == 1 else f"{name} ({key})" for name, key in zip(names, category_ids, strict=True)
@@ -216,17 +216,17 @@ def unique_names(classes: Sequence[str], category_ids: Sequence[int]) -> list[st
 def coco_eval(
     image_ids: NDArray[np.int64], objects: ObjectTable, detections: DetectionTable, num_classes: int
 ) -> COCOeval:
-    """hotcoco's evaluation of some detections, matched and not yet accumulated.
+    """hotcoco's evaluation of detections: matched, but not yet accumulated.
 
     Args:
-        image_ids: All images, rising.
-        objects: Their objects.
-        detections: Their detections.
+        image_ids: All images, in ascending order.
+        objects: The objects.
+        detections: The detections.
         num_classes: The number of classes.
     """
-    from hotcoco import COCO, COCOeval  # only where something is measured
+    from hotcoco import COCO, COCOeval  # only imported for evaluations
 
-    # Numbered anew from 1: annotation ids may be 0 or repeat, image ids may be negative or too large for a float.
+    # Renumbered from 1: annotation ids may be 0 or repeat, image ids may be negative or too large for a float.
     truth = COCO.from_arrays(
         images=[{"id": number} for number in range(1, len(image_ids) + 1)],
         categories=[{"id": label + 1, "name": str(label)} for label in range(num_classes)],
@@ -247,7 +247,7 @@ def coco_eval(
 def _precision(
     image_ids: NDArray[np.int64], objects: ObjectTable, detections: DetectionTable, num_classes: int
 ) -> tuple[Curves, NDArray[np.float64]]:
-    """Precision by IoU, recall, class and area range, [T, R, C, 4], NaN where undefined, and the curves out of it."""
+    """Precision by IoU, recall, class and area range, [T, R, C, 4], NaN where undefined, and the curves."""
     coco = coco_eval(image_ids, objects, detections, num_classes)
     coco.accumulate()
     assert coco.eval is not None  # for mypy: there after accumulate()

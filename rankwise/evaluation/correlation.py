@@ -1,4 +1,4 @@
-"""How well a detector's scores follow the quality of its boxes."""
+"""Correlation of the scores of a detector with the IoU of its boxes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rankwise.evaluation.matching import Matches
 
 @dataclass(frozen=True)
 class Correlation:
-    """Correlation of score and IoU; None where it is not defined (fewer than two points, or all of them equal).
+    """Correlation of score and IoU; None if undefined (fewer than two points, or all of them equal).
 
     Attributes:
         pcc: Pearson's coefficient, of the values.
         scc: Spearman's coefficient, of the ranks.
         kcc: Kendall's coefficient (tau-b), of the order of all pairs.
-        n: How many detections went in.
+        n: Number of detections.
     """
 
     pcc: float | None
@@ -28,20 +28,20 @@ class Correlation:
     n: int
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """The same as plain values, for JSON."""
+        """As plain values for JSON."""
         return asdict(self)
 
 
 def localised(matches: Matches, above: float = 0.5) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Score and IoU of the detections that lie well on an object.
+    """Score and IoU of well-localized detections.
 
-    A detection's IoU is its highest with any object of its class in its image, whether or not a detection of higher
-    score has taken that object: duplicates count, as they do for non-maximum suppression, which lives by this order.
-    Crowd boxes are no objects.
+    The IoU of a detection is its highest IoU with any object of its class in its image, even if a detection with a
+    higher score has matched that object. Duplicates count, because NMS depends on their order too. Crowd boxes are not
+    objects.
 
     Args:
-        matches: Any matching of the detections; only their best IoU is read.
-        above: Detections count whose IoU is greater than this.
+        matches: Any matching of the detections; only their best IoU is used.
+        above: The IoU must be greater than this.
     """
     chosen = matches.best_iou > above
     return matches.detections.scores[chosen], matches.best_iou[chosen]
@@ -52,10 +52,10 @@ def correlate(scores: NDArray[np.float64], ious: NDArray[np.float64]) -> Correla
     n = len(scores)
     if n < 2 or np.ptp(scores) == 0 or np.ptp(ious) == 0:
         return Correlation(None, None, None, n)
-    from scipy import stats  # slow to import, and training evaluates late
+    from scipy import stats  # slow to import, and only needed for evaluations
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nearly constant input: the number is what it is
+        warnings.simplefilter("ignore")  # ignore warnings about nearly constant input
         values = (
             stats.pearsonr(scores, ious).statistic,
             stats.spearmanr(scores, ious).statistic,

@@ -1,4 +1,4 @@
-"""Pictures of what a detector sees, and of what it should have seen."""
+"""Draws detections and ground truth on images."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rankwise.evaluation.colors import RGB, class_color, text_color
 from rankwise.evaluation.matching import match, paired_iou
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
 
-if TYPE_CHECKING:  # an exported detector draws where there is no torch
+if TYPE_CHECKING:  # exported detectors draw without torch
     from torch import Tensor
 
     from rankwise.types import Detections, Target
 
-#: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or PIL's.
+#: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or a PIL image.
 Picture: TypeAlias = "Tensor | NDArray[np.uint8] | Image.Image"
 
-#: In pictures a box hides boxes of whatever class that overlap it more than this: one object has one box.
+#: In drawn images, a box hides boxes of any class with a higher IoU than this, so that each object has one box.
 AGNOSTIC_IOU = 0.7
 
 _INK, _PAPER = (40, 40, 40), (255, 255, 255)
@@ -35,10 +35,10 @@ class Seen:
     """One image for a contact sheet.
 
     Attributes:
-        image: The picture.
-        detections: What was found there, in its pixels.
-        target: What is there, in its pixels, where known.
-        name: A caption.
+        image: The image.
+        detections: The detections, in its pixels.
+        target: The ground truth in its pixels, if known.
+        name: The caption.
     """
 
     image: Picture
@@ -55,15 +55,15 @@ def draw_detections(
     min_size: int = 640,
     agnostic_iou: float | None = None,
 ) -> Image.Image:
-    """Draw detections with class and score on an image.
+    """Draws detections with class and score on an image.
 
     Args:
-        image: The picture.
-        detections: Boxes in its pixels.
-        classes: The names of the labels.
-        threshold: The least score that is drawn: one for all, or one for each class.
-        min_size: A picture whose longer side is smaller is enlarged to this first, so that the text can be read.
-        agnostic_iou: Leave out a box that overlaps a better one of any class more than this; None draws all.
+        image: The image.
+        detections: The detections, in its pixels.
+        classes: The class names.
+        threshold: The minimum score: one for all classes, or one per class.
+        min_size: Images with a smaller longer side are enlarged to this first, so that the text is readable.
+        agnostic_iou: Hide a box if its IoU with a better box of any class exceeds this; None draws all.
     """
     canvas, scale = _enlarged(to_pil(image), min_size)
     table = _kept(detections, threshold, len(classes), agnostic_iou)
@@ -79,17 +79,17 @@ def contact_sheet(
     cell: int = 400,
     agnostic_iou: float | None = None,
 ) -> Image.Image:
-    """Many images on one sheet: what is there on the left, what was found on the right.
+    """A grid of images: ground truth on the left, detections on the right.
 
-    Objects that no detection found are dashed on the right.
+    Missed objects are dashed on the right.
 
     Args:
-        items: The images; those without a target have the right side alone.
-        classes: The names of the labels.
-        threshold: The least score that is drawn: one for all, or one for each class.
-        columns: Images beside each other.
-        cell: Longer side of each picture in pixels; images are enlarged or reduced to it.
-        agnostic_iou: Leave out a box that overlaps a better one of any class more than this; None draws all.
+        items: The images; those without a target only have the right side.
+        classes: The class names.
+        threshold: The minimum score: one for all classes, or one per class.
+        columns: Number of columns.
+        cell: Longer side of each image in pixels; images are resized to it.
+        agnostic_iou: Hide a box if its IoU with a better box of any class exceeds this; None draws all.
     """
     gap, pair_gap = max(8, cell // 25), max(2, cell // 150)
     font = _font(max(11, cell // 28))
@@ -116,13 +116,13 @@ def contact_sheet(
 
 
 def to_pil(image: Picture) -> Image.Image:
-    """Any picture as an RGB one of PIL's, a copy that may be drawn on.
+    """Converts any image to an RGB PIL image, a copy that can be drawn on.
 
     Args:
-        image: The picture.
+        image: The image.
 
     Raises:
-        ValueError: It has no shape of a picture.
+        ValueError: If the shape is invalid.
     """
     if isinstance(image, Image.Image):
         return image.convert("RGB") if image.mode != "RGB" else image.copy()
@@ -131,7 +131,7 @@ def to_pil(image: Picture) -> Image.Image:
     if image.ndim == 2:
         image = image[..., None]
     if image.ndim != 3 or image.shape[2] not in (1, 3) or image.dtype != np.uint8:
-        raise ValueError(f"a picture as an array is uint8 [H, W, 3], not {image.dtype} {list(image.shape)}")
+        raise ValueError(f"an image array must be uint8 [H, W, 3], not {image.dtype} {list(image.shape)}")
     return Image.fromarray(np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3))))
 
 
@@ -140,7 +140,7 @@ def _pixels(image: Tensor) -> NDArray[np.uint8]:
     if image.is_floating_point():
         image = (image.clamp(0, 1) * 255).round().byte()
     if image.ndim != 3 or image.shape[0] not in (1, 3):
-        raise ValueError(f"a picture as a tensor is [3, H, W], not {list(image.shape)}")
+        raise ValueError(f"an image tensor must be [3, H, W], not {list(image.shape)}")
     return image.permute(1, 2, 0).numpy()
 
 
@@ -153,7 +153,7 @@ def _tile(
     font: Any,
     agnostic_iou: float | None,
 ) -> Image.Image:
-    """Truth and detections of one image beside each other, with its name below."""
+    """Ground truth and detections of an image side by side, with its name below."""
     picture = to_pil(item.image)
     scale = cell / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
@@ -193,11 +193,11 @@ def _kept(
 
 
 def agnostic_nms(boxes: NDArray[np.float64], iou: float) -> NDArray[np.int64]:
-    """Indices of the boxes that no earlier kept box overlaps more than ``iou``.
+    """Class-agnostic NMS: indices of the boxes that no earlier kept box overlaps by more than ``iou``.
 
     Args:
-        boxes: Of any class, best first, [N, 4].
-        iou: The most that two boxes may overlap.
+        boxes: Boxes of any class, best first, [N, 4].
+        iou: The IoU threshold.
     """
     kept: list[int] = []
     for row in range(len(boxes)):
@@ -249,7 +249,7 @@ def _draw_boxes(
     captions: Sequence[str] | None,
     dashed: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Draw boxes, the first on top, and then their captions where they hide each other least."""
+    """Draws boxes, the first on top, then their captions where they overlap least."""
     draw = ImageDraw.Draw(canvas)
     longer = max(canvas.size)
     width = min(6, max(2, round(longer / 140)))
@@ -259,7 +259,7 @@ def _draw_boxes(
         if dashed is not None and dashed[index]:
             _dashed_box(draw, corners[index], colors[index], width)
         else:
-            # A dark rim keeps a light box visible on a light ground.
+            # A dark outline keeps a light box visible on a light background.
             draw.rectangle(_grown(corners[index], 1), outline=(0, 0, 0), width=1)
             draw.rectangle(corners[index], outline=colors[index], width=width)
     if captions is None:
@@ -277,11 +277,11 @@ def _draw_boxes(
 def _place(
     box: Sequence[int], size: tuple[int, int], canvas: tuple[int, int], taken: Sequence[tuple[int, int, int, int]]
 ) -> tuple[int, int, int, int]:
-    """Where a caption goes: above its box if it can, and wherever it hides other captions and the object least."""
+    """The position of a caption: above its box if possible, and where it covers other captions and the object least."""
     left, top, right, bottom = box
     width, height = size
     area = width * height
-    # Inside a box it hides part of the object, below one it is taken for the next object's.
+    # Inside the box it hides part of the object; below, it could be taken for that of the next object.
     inside, below = area * min(1.0, area / max(1, (right - left) * (bottom - top))), 0.1 * area
     spots = (
         (left, top - height, 0.0),
@@ -295,7 +295,7 @@ def _place(
     for x, y, cost in spots:
         moved_x, moved_y = (max(0, min(at, end - side - 1)) for at, end, side in zip((x, y), canvas, size, strict=True))
         chip = (moved_x, moved_y, moved_x + width, moved_y + height)
-        # Where the picture's edge pushes it off its spot, it hides its own object.
+        # If the image border shifts the caption, it hides its own object.
         cost += sum(_shared(chip, other) for other in taken) + (inside + below) * (moved_y != y)
         if cost < least:
             best, least = chip, cost
@@ -303,7 +303,7 @@ def _place(
 
 
 def _shared(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> int:
-    """Area that two rectangles have in common."""
+    """Intersection area of two rectangles."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     return width * height if width > 0 and height > 0 else 0
@@ -331,7 +331,7 @@ def _grown(box: Sequence[int], by: int) -> tuple[int, int, int, int]:
 
 @lru_cache(maxsize=32)
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    import matplotlib  # brings a font that is there on every machine and has most alphabets' letters
+    import matplotlib  # includes a font that is available everywhere and covers most alphabets
 
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
 

@@ -1,6 +1,6 @@
 """Figures of an evaluation and of a training.
 
-Each function gives a matplotlib figure of its own, made without pyplot, so that nothing is shared and no window opens.
+Each function returns a matplotlib figure created without pyplot, so that no state is shared and no window opens.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from rankwise.evaluation.matching import Matches
     from rankwise.evaluation.reliability import ReliabilityCheck
 
-#: More classes than this have no names in a legend: nobody could tell their colours apart.
+#: With more classes than this there is no legend, because the colors could not be distinguished.
 NAMED_CLASSES = 12
 
-#: Beyond this many points a cloud is drawn as a density.
+#: Scatter plots with more points than this are drawn as a density.
 CLOUD = 1500
 
 _INK, _FAINT = "#333333", "#bbbbbb"
 
 
 def save_figure(figure: Figure, path: Path | str) -> None:
-    """Write a figure; the ending of the name decides the format.
+    """Saves a figure; the file extension determines the format.
 
     Args:
-        figure: What one of the functions here gave.
+        figure: The figure.
         path: The file, such as ``pr.png`` or ``pr.svg``.
     """
     kind = Path(path).suffix.lstrip(".") or "png"
@@ -48,12 +48,12 @@ def save_figure(figure: Figure, path: Path | str) -> None:
 
 
 def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[float] = (0.5, 0.75)) -> Figure:
-    """Precision against recall for each class and their mean, one panel an IoU.
+    """Precision against recall for each class and their mean, one panel per IoU.
 
     Args:
         curves: ``Evaluation.curves``.
-        classes: The names of the labels.
-        ious: Which of the IoUs 0.5, 0.55 … 0.95 to show.
+        classes: The class names.
+        ious: The IoUs to show, from 0.5, 0.55 … 0.95.
     """
     figure, panels = new_panels(len(ious), width=4.6, height=4.2)
     named = len(classes) <= NAMED_CLASSES
@@ -79,13 +79,13 @@ def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[floa
 
 
 def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
-    """Scores of well-localised detections against their IoU, with the correlation.
+    """Scores of well-localized detections against their IoU, with the correlation.
 
-    The line is the median score at each IoU; between the dashed ones lies the middle half of the scores.
+    The solid line is the median score at each IoU; the dashed lines are the quartiles.
 
     Args:
         matches: ``Evaluation.matches``.
-        above: Detections with an IoU greater than this are shown.
+        above: Only show detections with a greater IoU.
     """
     figure, (panel,) = new_panels(1, width=5.6, height=4.4)
     draw_score_against_iou(figure, panel, matches, above)
@@ -93,21 +93,21 @@ def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
 
 
 def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above: float = 0.5, title: str = "") -> None:
-    """Draws :func:`score_against_iou` into a panel of a figure.
+    """Draws :func:`score_against_iou` in a panel of a figure.
 
     Args:
         figure: The figure.
         panel: The panel.
         matches: ``Evaluation.matches``.
-        above: Detections with an IoU greater than this are shown.
-        title: What its title begins with.
+        above: Only show detections with a greater IoU.
+        title: Prefix of the title.
     """
     scores, ious = localised(matches, above)
     correlation = correlate(scores, ious)
     if len(scores) > CLOUD:
         from matplotlib.colors import LogNorm
 
-        # The scale begins below one, so that a single detection is not white on white.
+        # The scale starts below one, so that a single detection is visible.
         density = panel.hexbin(
             ious, scores, gridsize=32, mincnt=1, cmap="Blues", norm=LogNorm(vmin=0.4), linewidths=0.2
         )
@@ -129,10 +129,10 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above:
 
 
 def threshold_sweep(evaluation: Evaluation) -> Figure:
-    """Precision, recall and F1 by score threshold over all classes, and each class's F1, with the best marked.
+    """Precision, recall and F1 by score threshold over all classes, and F1 per class, with the best marked.
 
     Args:
-        evaluation: What was measured.
+        evaluation: The evaluation.
     """
     matches, names = evaluation.matches, list(evaluation.per_class)
     figure, (whole, classes) = new_panels(2, width=4.8, height=4.0)
@@ -178,9 +178,9 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
 
 
 def reliability_diagram(check: ReliabilityCheck) -> Figure:
-    """Which part of the detections with a score is right, raw and calibrated; on the diagonal scores are probabilities.
+    """The fraction of correct detections by score, raw and calibrated; on the diagonal, scores are probabilities.
 
-    The areas of the points are in proportion to the detections of their bins.
+    The area of a point is proportional to the number of detections in its bin.
 
     Args:
         check: ``Evaluation.reliability``.
@@ -199,24 +199,22 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
             panel.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none", markerscale=0.5)
         else:
             _nothing(panel)
-        style_panel(
-            panel, "score", "part that is right", f"{name}: ECE {shown(one.ece, 3)}, LaECE {shown(one.laece, 3)}"
-        )
+        style_panel(panel, "score", "fraction correct", f"{name}: ECE {shown(one.ece, 3)}, LaECE {shown(one.laece, 3)}")
         panel.set(xlim=(0, 1), ylim=(0, 1.02))
     return figure
 
 
 def box_sizes(evaluation: Evaluation) -> Figure:
-    """How many objects of each size there are, and how many of them are found at the best threshold.
+    """Number of objects by size, and how many of them are detected at the best threshold.
 
     Args:
-        evaluation: What was measured.
+        evaluation: The evaluation.
     """
     figure, (panel,) = new_panels(1, width=5.6, height=3.6)
     matches = evaluation.matches
     wanted = ~matches.objects.crowd
     finder = matches.found_by[wanted]
-    # No finder is -1, the last index: its score is below every threshold.
+    # Missed objects have -1, the last index, whose score is below every threshold.
     found = np.append(matches.detections.scores, -np.inf)[finder] >= evaluation.thresholds.overall.score
     sizes = np.sqrt(np.maximum(matches.objects.area[wanted], 1))
     if len(sizes):
@@ -230,12 +228,12 @@ def box_sizes(evaluation: Evaluation) -> Figure:
         panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     else:
         _nothing(panel)
-    style_panel(panel, "√area in pixels (dotted: COCO's small, medium, large)", "objects", "found by size")
+    style_panel(panel, "√area in pixels (dotted: COCO's small, medium, large)", "objects", "detected by size")
     return figure
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``; one that a kill cut off is left out.
+    """The lines of a ``metrics.jsonl``; a truncated last line is skipped.
 
     Args:
         path: The file.
@@ -252,10 +250,10 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
 
 
 def training_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
-    """Losses, AP and learning rate by step; what a run did not write is left empty.
+    """Losses, AP and learning rate by step; missing values are left empty.
 
     Args:
-        metrics: The lines of ``metrics.jsonl``, as :func:`read_metrics` gives them.
+        metrics: The lines of ``metrics.jsonl``, from :func:`read_metrics`.
     """
     figure, (losses, quality, rate) = new_panels(3, width=4.2, height=3.6)
     for name, color in (("ranking", EMPHASIS), ("box", "#E69F00"), ("loss", "black")):
@@ -285,15 +283,15 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def new_panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side; width and height in inches are a panel's."""
-    from matplotlib.figure import Figure  # slow to import, and most of the package does without
+    """A figure with panels side by side; width and height are those of a panel, in inches."""
+    from matplotlib.figure import Figure  # slow to import, and rarely needed
 
     figure = Figure(figsize=(width * count, height), layout="constrained")
     return figure, [figure.add_subplot(1, count, column + 1) for column in range(count)]
 
 
 def style_panel(panel: Axes, xlabel: str, ylabel: str, title: str) -> None:
-    """Gives a panel its texts, and the look of all our figures."""
+    """Sets the texts and the style of a panel."""
     panel.set_title(title, fontsize=11, color=_INK, loc="left")
     panel.set_xlabel(xlabel, color=_INK)
     panel.set_ylabel(ylabel, color=_INK)
@@ -311,7 +309,7 @@ def _nothing(panel: Axes) -> None:
 def _quartiles(
     ious: NDArray[np.float64], scores: NDArray[np.float64], above: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Middle of each range of IoU with enough detections, and their 25th, 50th and 75th percentile."""
+    """The center of each IoU bin with enough detections, and their 25th, 50th and 75th percentiles."""
     edges = np.linspace(above, 1, 11)
     cells = np.clip(np.digitize(ious, edges) - 1, 0, len(edges) - 2)
     rows = [
@@ -324,7 +322,7 @@ def _quartiles(
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps and values of one number, where both are there."""
+    """Steps and values of a metric, where both exist."""
     rows = [
         (row["step"], row[name])
         for row in metrics
@@ -336,7 +334,7 @@ def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray[np
 
 
 def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean over a window of a twentieth of the curve, shorter at the ends so that it neither lags nor shrinks."""
+    """Moving average over a twentieth of the curve, with shorter windows at the ends."""
     reach = len(values) // 40
     sums = np.append(0, np.cumsum(values))
     here = np.arange(len(values))

@@ -1,4 +1,4 @@
-"""From a trained detector and a dataset to detections, numbers and pictures."""
+"""From a trained detector and a dataset to detections, metrics and figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rankwise.models.confidence import HOW_TO_CALIBRATE, rescored
 from rankwise.models.tta import detect_with_tta, tta_views
 from rankwise.types import Detections
 
-#: Validation images that the contact sheet shows.
+#: Number of validation images on the contact sheet.
 PICTURES = 12
 
 
@@ -43,19 +43,19 @@ def pick_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
         reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise SettingsError(f"--device {name}: torch cannot use it here ({reason}); take cpu or auto") from error
+        raise SettingsError(f"--device {name}: torch cannot use it ({reason}); use cpu or auto") from error
     return device
 
 
 @dataclass
 class Found:
-    """What a detector saw.
+    """The detections of a detector.
 
     Attributes:
-        detections: By image id, in pixels of the original images.
-        faults: Why an image could not be read, by its name; such images have no detections.
+        detections: Detections by image id, in pixels of the original images.
+        faults: Errors of unreadable images by name; these images have no detections.
     """
 
     detections: dict[int, Detections] = field(default_factory=dict)
@@ -73,26 +73,26 @@ def detect(
     stopped: Callable[[], bool] | None = None,
     test: TestSettings | None = None,
 ) -> Found:
-    """What a detector sees in the images of a dataset.
+    """Runs a detector on the images of a dataset.
 
-    Processes share whole batches among themselves. A batch is then padded to the same size whatever their number, and
-    what is found in it is the same.
+    Processes share whole batches. A batch is then padded to the same size for any number of processes, and gives the
+    same detections.
 
     Args:
         detector: The detector; images go to its device.
         dataset: The dataset, with its evaluation transform.
-        batch_size: Images at a time.
-        workers: Loader processes.
-        rank: Which of the processes this is.
-        world_size: How many processes share the images.
-        stopped: Asked before each batch whether to leave it at what was found so far.
-        test: Test-time augmentation; none, in the dataset's size, if not given.
+        batch_size: Images per batch.
+        workers: Number of loader processes.
+        rank: The rank of this process.
+        world_size: Number of processes.
+        stopped: Called before each batch; if it returns true, the detections so far are returned.
+        test: Test-time augmentation; none by default.
     """
     found = Found()
     views = tta_views(detector.settings.input, test or TestSettings())
     once = views == tta_views(detector.settings.input, TestSettings())
     if not once:
-        dataset = dataset.with_transform(None)  # each view resizes the image itself
+        dataset = dataset.with_transform(None)  # each view resizes the original image
     mine = [index for index in range(len(dataset)) if index // batch_size % world_size == rank]
     if not mine:
         return found
@@ -124,7 +124,7 @@ def detect(
 
 
 def readable(dataset: DetectionDataset, found: Found) -> DetectionDataset:
-    """The dataset without the images that could not be read: they count neither for nor against a detector."""
+    """The dataset without unreadable images, which are not part of the evaluation."""
     if not found.faults:
         return dataset
     if not found.detections:
@@ -133,7 +133,7 @@ def readable(dataset: DetectionDataset, found: Found) -> DetectionDataset:
 
 
 def measure(dataset: DetectionDataset, found: Found) -> Evaluation:
-    """COCO's numbers for what was found."""
+    """The COCO metrics of the detections."""
     return evaluate(dataset.ground_truth(), found.detections, dataset.category_ids, dataset.classes)
 
 
@@ -144,17 +144,17 @@ def evaluate_detector(
     workers: int,
     stopped: Callable[[], bool] | None = None,
 ) -> tuple[Evaluation | None, dict[str, str]]:
-    """Measures a detector, its images shared among all processes.
+    """Evaluates a detector, with the images shared among all processes.
 
     Args:
-        detector: The detector, the same on all processes.
+        detector: The detector, the same in all processes.
         dataset: The dataset, with its evaluation transform.
-        batch_size: Images at a time in each process.
-        workers: Loader processes of each process.
-        stopped: Asked before each batch whether to give up, which all processes then do.
+        batch_size: Images per batch in each process.
+        workers: Number of loader processes per process.
+        stopped: Called before each batch; if it returns true in any process, all of them stop.
 
     Returns:
-        The result on rank 0, None on the others and if given up; and why images could not be read, by name.
+        The result on rank 0, None on other ranks and if stopped; and the errors of unreadable images by name.
     """
     with distributed.all_raise():
         mine = detect(detector, dataset, batch_size, workers, distributed.rank(), distributed.world_size(), stopped)
@@ -183,33 +183,33 @@ def evaluate_run(
     test: TestSettings | None = None,
     calibrate: bool | None = None,
 ) -> Evaluation:
-    """Measures the best detector of a run: a table, ``eval.json``, a COCO results file, figures and pictures.
+    """Evaluates the best detector of a run: a table, ``eval.json``, a COCO results file, a report and figures.
 
-    On the run's own validation images it also fits the calibration of the scores, and stores it with the thresholds in
-    the run's file of weights. Elsewhere the calibration in that file is used.
+    On the validation images of the run, it also fits the calibration and stores it with the thresholds in the weights
+    file. On other images, the stored calibration is used.
 
     Args:
         run: Folder of the run.
-        data: Another dataset than the run's own.
-        split: Another split than the run's validation split.
-        out: Where the results go. If not given, the run's folder, or one in it for other images or another
-            test-time augmentation: its results, and the thresholds that predicting takes from them, stay as they are.
-        batch_size: Images at a time; as in the recipe if not given.
-        workers: Loader processes; as in the recipe if not given.
-        device: Where to compute.
+        data: Another dataset; that of the run by default.
+        split: Another split; the validation split of the run by default.
+        out: Output folder. By default the run folder, or a subfolder for other images or another test-time
+            augmentation, so that the results and thresholds of the run do not change.
+        batch_size: Images per batch; as in the recipe by default.
+        workers: Number of loader processes; as in the recipe by default.
+        device: The device.
         console: Where to print.
-        test: Test-time augmentation; the run's own if not given.
-        calibrate: False measures raw scores and stores nothing; True also writes ``detections_calibrated.json``. The
-            file ``detections.json`` always has raw scores.
+        test: Test-time augmentation; that of the run by default.
+        calibrate: False evaluates raw scores and stores nothing; True also writes ``detections_calibrated.json``.
+            ``detections.json`` always has raw scores.
     """
     console = console or Console(highlight=False)
     own = run / results_subfolder(read_section(run, "data"), data, split, test is not None)
-    fit, out = own == run or out == run, out or own  # where the dataset has moved, it is given with the run's folder
+    fit, out = own == run or out == run, out or own  # if the dataset has moved, data is its new location
     for note in set_damaged_aside(run):
         console.print(note, soft_wrap=True, markup=False)
     if stopped := weights.unevaluated(run):
         console.print(stopped, soft_wrap=True, markup=False)
-        calibrate = False  # a checkpoint does not keep it
+        calibrate = False  # a checkpoint does not contain it
     detector = Detector.load(run, device=pick_device(device))
     settings, dataset = open_run(run, data, split, detector.classes)
     for note in dataset.notes:
@@ -223,7 +223,7 @@ def evaluate_run(
     workers = settings.workers if workers is None else workers
     found = detect(detector, dataset, batch_size, workers, test=test or detector.settings.test)
     for fault in found.faults.values():
-        console.print(f"image left out: {shown(fault)}", soft_wrap=True, markup=False)
+        console.print(f"image skipped: {shown(fault)}", soft_wrap=True, markup=False)
     dataset = readable(dataset, found)
     result = measure(dataset, found)
     score_map = None if fit else detector.confidence.calibration
@@ -246,35 +246,38 @@ def evaluate_run(
         console.print(shown(line), soft_wrap=True, markup=False)
     if calibrate is not False and result.calibration is None:
         console.print(f"scores are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
-    console.print(f"results and pictures: {shown(out)}/", soft_wrap=True, markup=False)
+    console.print(f"results and figures: {shown(out)}/", soft_wrap=True, markup=False)
     for picture in pictures:
         console.print(f"  {shown(picture)}", soft_wrap=True, markup=False)
     return result
 
 
 def _at_own_thresholds(result: Evaluation, detector: Detector, console: Console) -> Evaluation:
-    """Precision and recall at the run's own thresholds: chosen on the images that are measured they would flatter."""
+    """Precision and recall at the thresholds of the run: thresholds chosen on the evaluated images would be
+    optimistic."""
     known, confidence = list(result.per_class), detector.confidence
     if confidence.thresholds is None:
-        why = "the run has no thresholds of its own: those below are the best for these very images"
+        why = "the run has no thresholds: those below are the best ones for these images"
     elif (confidence.calibration is None) != (result.calibration is None):
-        why = "the run's thresholds are of calibrated scores: those below are the best for these very images"
+        why = "the thresholds of the run are for calibrated scores: those below are the best ones for these images"
     else:
         scores = dict(zip(known, (confidence.thresholds[name] for name in detector.classes), strict=True))
-        console.print("precision and recall are at the run's own thresholds, which its validation images gave")
+        console.print(
+            "precision and recall are at the thresholds of the run, which were chosen on its validation images"
+        )
         return replace(result, thresholds=at_scores(result.matches, known, scores), given_thresholds=True)
     console.print(why, soft_wrap=True)
     return result
 
 
 def draw_paa_figures(run: Path, out: Path, data: str | None = None, device: str = "auto") -> list[Path]:
-    """Draws what PAA clusters in the validation images of a run, the paper's figures 2c and 3c; returns the files.
+    """Draws the scores and clusters of PAA for a run, figures 2c and 3c of the paper; returns the files.
 
     Args:
-        run: Folder of a run that was trained with PAA.
-        out: Folder for the figures.
-        data: Where the dataset is now, if it has moved.
-        device: Where to compute.
+        run: Folder of a run trained with PAA.
+        out: Output folder.
+        data: The dataset, if it has moved.
+        device: The device.
 
     Raises:
         SettingsError: If the run was trained with another assigner.

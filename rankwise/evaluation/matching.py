@@ -1,4 +1,4 @@
-"""Which detection found which object, decided as COCO decides it."""
+"""Matching of detections with objects by COCO's rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rankwise.evaluation.tables import DetectionTable, ObjectTable
 
-#: How many (detection, object) pairs are compared at once; bounds the memory.
+#: Number of (detection, object) pairs compared at once, to limit memory.
 CHUNK = 1 << 21
 
 
@@ -21,12 +21,13 @@ class Matches:
     Attributes:
         detections: The detections, D rows.
         objects: The ground truth, G rows.
-        iou: The IoU from which a detection may take an object.
-        matched: Row of the object that each detection took, -1 none, int64 [D].
-        ignored: Detections that count neither as right nor as wrong since they lie on a crowd, bool [D].
-        found_by: Row of the detection that took each object, -1 none, int64 [G].
-        best_iou: Each detection's highest IoU with an object of its class, taken or not, crowds aside, float64 [D].
-        best_object: Row of that object, -1 where no such object overlaps, int64 [D].
+        iou: The minimum IoU of a match.
+        matched: Row of the object matched by each detection, -1 for none, int64 [D].
+        ignored: Detections on crowd regions, which count neither as correct nor as wrong, bool [D].
+        found_by: Row of the detection matched with each object, -1 for none, int64 [G].
+        best_iou: Highest IoU of each detection with an object of its class, matched or not, without crowd regions,
+            float64 [D].
+        best_object: Row of that object, -1 if no such object overlaps, int64 [D].
     """
 
     detections: DetectionTable
@@ -44,7 +45,7 @@ class Matches:
         return self.matched >= 0
 
     def rescored(self, scores: NDArray[np.float64]) -> Matches:
-        """The same matches with other scores that keep the order within each class, sorted by them.
+        """The same matches with new scores that keep the order within each class, sorted by them.
 
         Args:
             scores: The new score of each detection, [D].
@@ -67,25 +68,26 @@ class Matches:
 
 
 def match(detections: DetectionTable, objects: ObjectTable, iou: float = 0.5) -> Matches:
-    """Match detections with objects greedily, as COCO does.
+    """Matches detections with objects greedily, as in COCO.
 
-    Within an image and a class, detections come in order of falling score, and each takes the object that is still
-    free and overlaps it most, if the IoU reaches ``iou``. One that finds none but has that part of its own area on a
-    crowd box is ignored. There is no limit to the detections of an image here.
+    Within an image and a class, in descending order of score, each detection is matched with the free object that it
+    overlaps most, if the IoU is at least ``iou``. An unmatched detection with at least that fraction of its area in a
+    crowd box is ignored. The number of detections per image is not limited here.
 
     Args:
-        detections: As :func:`rankwise.evaluation.tables.detection_table` gives them.
-        objects: As :func:`rankwise.evaluation.tables.object_table` gives them.
-        iou: The least IoU of a match.
+        detections: From :func:`rankwise.evaluation.tables.detection_table`.
+        objects: From :func:`rankwise.evaluation.tables.object_table`.
+        iou: The minimum IoU of a match.
     """
-    iou = min(iou, 1 - 1e-10)  # as COCO has it: a perfect box matches at IoU 1 in spite of rounding
+    iou = min(iou, 1 - 1e-10)  # as in COCO: a perfect box matches at IoU 1 despite rounding
     rows, columns, overlap = overlapping_pairs(detections, objects)
     ignored = np.zeros(len(detections), dtype=np.bool_)
     on_crowd = objects.crowd[columns]
     ignored[rows[on_crowd & (overlap >= iou)]] = True
     rows, columns, overlap = rows[~on_crowd], columns[~on_crowd], overlap[~on_crowd]
 
-    # By detection, then rising IoU; of equals the later object wins, as in COCO. The last of a row is its best.
+    # Sorted by detection, then by IoU; the later object wins ties, as in COCO. The last entry of a detection is its
+    # best.
     order = np.lexsort((columns, overlap, rows))
     rows, columns, overlap = rows[order], columns[order], overlap[order]
     last = np.flatnonzero(np.append(rows[1:] != rows[:-1], True)) if len(rows) else np.zeros(0, dtype=np.int64)
@@ -102,14 +104,14 @@ def match(detections: DetectionTable, objects: ObjectTable, iou: float = 0.5) ->
 def overlapping_pairs(
     detections: DetectionTable, objects: ObjectTable, same_class: bool = True
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """All pairs of a detection and an object of its image that overlap: their rows, and the IoU.
+    """All overlapping pairs of a detection and an object of the same image: their rows and the IoU.
 
-    With a crowd box, the IoU is the part of the detection that lies on it.
+    For a crowd box, the IoU is the fraction of the detection inside it.
 
     Args:
-        detections: As :func:`rankwise.evaluation.tables.detection_table` gives them.
-        objects: As :func:`rankwise.evaluation.tables.object_table` gives them.
-        same_class: Only pairs of one class.
+        detections: From :func:`rankwise.evaluation.tables.detection_table`.
+        objects: From :func:`rankwise.evaluation.tables.object_table`.
+        same_class: Only pairs of the same class.
     """
     order, start, count = _objects_of_detections(detections, objects, same_class)
     ends = np.cumsum(count)
@@ -135,7 +137,7 @@ def overlapping_pairs(
 def _objects_of_detections(
     detections: DetectionTable, objects: ObjectTable, same_class: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Objects grouped by image (and class): their order, and each detection's offset and count in it."""
+    """Objects grouped by image (and class): their order, and the offset and count for each detection."""
     _, image = np.unique(np.concatenate([objects.image_ids, detections.image_ids]), return_inverse=True)
     group = image.astype(np.int64)
     if same_class:
@@ -151,7 +153,7 @@ def _objects_of_detections(
 def paired_iou(
     boxes: NDArray[np.float64], others: NDArray[np.float64], crowd: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """IoU of boxes[i] with others[i]; with a crowd, the intersection over boxes[i]'s area."""
+    """IoU of boxes[i] with others[i]; for a crowd, the intersection divided by the area of boxes[i]."""
     sides = np.minimum(boxes[:, 2:], others[:, 2:]) - np.maximum(boxes[:, :2], others[:, :2])
     intersection = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0.0)
     area, other_area = ((b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (boxes, others))
@@ -162,10 +164,10 @@ def paired_iou(
 def _take_in_turn(
     detections: DetectionTable, objects: ObjectTable, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Let each detection take its best free object; the pairs come by detection, best last.
+    """Matches each detection with its best free object; the pairs are sorted by detection, best last.
 
-    The first detections of all images and classes choose at once, then all second ones, and so on: groups share no
-    objects, so that nobody is asked out of turn.
+    The first detections of all images and classes are matched at once, then all second ones, and so on. Groups share no
+    objects, so the order within each group is respected.
     """
     matched = np.full(len(detections), -1, dtype=np.int64)
     found_by = np.full(len(objects), -1, dtype=np.int64)
@@ -173,7 +175,7 @@ def _take_in_turn(
         return matched, found_by
     askers, asker = np.unique(rows, return_inverse=True)
     image, label = detections.image_ids[askers], detections.labels[askers]
-    # Detections are sorted by image and falling score, so a stable sort by class leaves each group in its order.
+    # Detections are sorted by image and descending score, so a stable sort by class keeps the order of each group.
     order = np.lexsort((np.arange(len(askers)), label, image))
     new_group = np.append(True, (np.diff(image[order]) != 0) | (np.diff(label[order]) != 0))
     begins = np.maximum.accumulate(np.where(new_group, np.arange(len(order)), 0))
@@ -185,7 +187,7 @@ def _take_in_turn(
     for begin, end in pairwise(limits):
         pairs = by_turn[begin:end]
         pairs = pairs[found_by[columns[pairs]] < 0]
-        matched[rows[pairs]] = columns[pairs]  # of several pairs of one detection, the last written is its best
+        matched[rows[pairs]] = columns[pairs]  # of several pairs of a detection, the last one written is its best
         taken = np.unique(rows[pairs])
         found_by[matched[taken]] = taken
     return matched, found_by

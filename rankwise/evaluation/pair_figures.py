@@ -1,7 +1,7 @@
-"""Figures behind PAA on normalised scores: what the candidates' scores look like, and the clusters of one object.
+"""Figures about PAA on normalized scores: the distribution of candidate scores, and the clusters of one object.
 
-They belong to the paper's Fig. 2c (ranking and localisation scores lie apart until they are normalised for each object)
-and Fig. 3c (in the plane of the two the candidates fall into two clusters).
+They correspond to Fig. 2c of the paper (ranking and localization scores have different ranges until they are normalized
+per object) and Fig. 3c (in the plane of the two, the candidates form two clusters).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _FAINT, _RANKING, _LOCALIZATION = "#bbbbbb", "#E69F00", "#56B4E9"
 
 @dataclass(frozen=True)
 class CandidateScores:
-    """The scores of all candidates that PAA has clustered, one entry each.
+    """The scores of all candidates clustered by PAA, one entry each.
 
     Attributes:
-        object: Which object it is a candidate of, counted over all batches, int64 [M].
-        ranking: Sigmoid of the logit of the object's class, float64 [M].
+        object: Index of the object, counted over all batches, int64 [M].
+        ranking: Sigmoid of the logit of the class of the object, float64 [M].
         localization: IoU of the predicted box with the object, float64 [M].
-        normalized_ranking: The same stretched to 0–1 for each object, float64 [M].
-        normalized_localization: Likewise.
-        lower: Whether it is in the cluster of the better ones, bool [M].
-        positive: Whether the object wants it as a positive, bool [M].
+        normalized_ranking: The ranking score rescaled to 0–1 per object, float64 [M].
+        normalized_localization: The localization score rescaled to 0–1 per object, float64 [M].
+        lower: Whether it is in the better cluster, bool [M].
+        positive: Whether the object claims it as a positive, bool [M].
     """
 
     object: NDArray[np.int64]
@@ -62,11 +62,11 @@ class CandidateScores:
 def candidate_scores(
     batches: Iterable[tuple[Predictions, Sequence[Target]]], assigner: PAA | None = None
 ) -> CandidateScores:
-    """Gathers the scores of the candidates of all objects.
+    """Collects the scores of the candidates of all objects.
 
     Args:
         batches: Predictions with their targets.
-        assigner: The PAA that clusters them; ``PAA()`` if not given.
+        assigner: The PAA assigner; ``PAA()`` by default.
     """
     assigner = assigner or PAA()
     parts: list[list[NDArray[np.generic]]] = []
@@ -91,15 +91,15 @@ def candidate_scores(
 
 
 def score_distributions(scores: CandidateScores) -> Figure:
-    """How often each value of the two scores occurs, as predicted and stretched to 0–1 for each object.
+    """Distributions of the two scores, raw and rescaled to 0–1 per object.
 
     Args:
-        scores: What :func:`candidate_scores` gave.
+        scores: The result of :func:`candidate_scores`.
     """
     figure, panels = new_panels(2, width=4.6, height=3.6)
     pairs = (
         ("as predicted", scores.ranking, scores.localization),
-        ("normalised for each object", scores.normalized_ranking, scores.normalized_localization),
+        ("normalized per object", scores.normalized_ranking, scores.normalized_localization),
     )
     edges = np.linspace(0, 1, 31).tolist()
     for panel, (title, ranking, localization) in zip(panels, pairs, strict=True):
@@ -119,11 +119,11 @@ def score_distributions(scores: CandidateScores) -> Figure:
 
 
 def object_clusters(scores: CandidateScores, number: int | None = None) -> Figure:
-    """The candidates of one object in the plane of its two normalised scores, by the cluster they fell into.
+    """The candidates of one object in the plane of the two normalized scores, by cluster.
 
     Args:
-        scores: What :func:`candidate_scores` gave.
-        number: Which object; if not given, the one with the most candidates of those with two clusters.
+        scores: The result of :func:`candidate_scores`.
+        number: The object; by default the one with the most candidates among those with two clusters.
     """
     figure, (panel,) = new_panels(1, width=4.8, height=4.6)
     if number is None:
@@ -144,7 +144,7 @@ def object_clusters(scores: CandidateScores, number: int | None = None) -> Figur
     else:
         _nothing(panel)
     title = f"{len(mine.object)} candidates of one object, {int(mine.positive.sum())} positive"
-    style_panel(panel, "ranking score, normalised", "localisation score, normalised", title)
+    style_panel(panel, "ranking score, normalized", "localization score, normalized", title)
     panel.set_xlim(-0.04, 1.04)
     panel.set_ylim(-0.04, 1.04)
     return figure
@@ -153,14 +153,14 @@ def object_clusters(scores: CandidateScores, number: int | None = None) -> Figur
 def draw_pair_figures(
     out: Path, detector: Detector, dataset: DetectionDataset, assigner: PAA | None = None, images: int = 64
 ) -> list[Path]:
-    """Draws both figures from what a detector predicts for the first images of a dataset; returns the files.
+    """Draws both figures from the predictions for the first images of a dataset; returns the files.
 
     Args:
-        out: The folder they go to.
+        out: Output folder.
         detector: The detector; images go to its device.
         dataset: The dataset, with its evaluation transform.
-        assigner: The PAA that the detector was trained with; ``PAA()`` if not given.
-        images: How many images to look at.
+        assigner: The PAA that the detector was trained with; ``PAA()`` by default.
+        images: Number of images.
     """
     few = dataset.subset(list(range(min(images, len(dataset)))))
     size = detector.settings.input
@@ -185,7 +185,7 @@ def paa_of_recipe(section: dict[str, Any]) -> PAA | None:
     """The PAA that a run was trained with; None if it had another assigner. Nothing is imported by name.
 
     Args:
-        section: The recipe's section ``assign``.
+        section: The section ``assign`` of the recipe.
     """
     if section.get("class_path") not in ("PAA", "rankwise.assign.PAA", "rankwise.assign.paa.PAA"):
         return None
@@ -193,7 +193,7 @@ def paa_of_recipe(section: dict[str, Any]) -> PAA | None:
 
 
 def _telling_object(scores: CandidateScores) -> int:
-    """The object with the most candidates of those whose candidates fell into two clusters, the first of equals."""
+    """The first object with the most candidates among those with two clusters."""
     if not len(scores.object):
         return -1
     count = np.bincount(scores.object)

@@ -1,4 +1,4 @@
-"""The pictures of an evaluation: a sheet of validation images with what was seen, and the figures."""
+"""The figures of an evaluation, including a contact sheet of validation images with detections."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def draw_evaluation(
     """Draws a contact sheet and the figures of an evaluation; returns the files.
 
     Args:
-        out: Where they go.
-        metrics: The run's ``metrics.jsonl``, for the curves of the training, if there is one.
-        result: What was measured.
+        out: Output folder.
+        metrics: The ``metrics.jsonl`` of the run, for the training curves, if there is one.
+        result: The evaluation.
         dataset: The images.
-        found: What was detected, by image id, with raw scores.
-        images: How many images the sheet shows, spread over the dataset.
+        found: The detections by image id, with raw scores.
+        images: Number of images on the contact sheet, spread over the dataset.
     """
     drawn = {
         "precision_recall.png": figures.precision_recall(result.curves, dataset.classes),

@@ -75,21 +75,21 @@ def predict_images(
 
 
 def say_units(confidence: Confidence, precision: float | None, calibrated: bool) -> None:
-    """Says what is unusual about the scores: that they are raw, or which threshold a precision means.
+    """Prints a note if scores are raw, or the threshold of a precision.
 
     Args:
-        confidence: What came with the weights.
-        precision: What was asked for.
-        calibrated: Whether calibrated scores were asked for.
+        confidence: Calibration and thresholds of the detector.
+        precision: The desired precision, if any.
+        calibrated: Whether calibrated scores were requested.
     """
     said = []
     if calibrated and confidence.calibration is None:
-        said.append(f"scores are raw and not probabilities: there is no calibration; {HOW_TO_CALIBRATE}")
+        said.append(f"scores are raw, not probabilities: there is no calibration; {HOW_TO_CALIBRATE}")
     if precision is not None:
         score, low, high = confidence.at_precision(precision)
         said.append(
-            f"precision {precision:g} is reached from score {score:.3f} on, {low:.2f} to {high:.2f} being possible by "
-            "the validation images (95 % interval)"
+            f"precision {precision:g} is reached at threshold {score:.3f} (95 % interval {low:.2f} to {high:.2f} on "
+            f"the validation images)"
         )
     for line in said:
         _say(line)
@@ -137,7 +137,7 @@ def predict_files(
     format: Format = "json",
     crop: bool = False,
 ) -> list[dict[str, Any]]:
-    """Detects objects in files by whatever detector, draws them, and writes ``predictions.json``; needs no torch.
+    """Detects objects in files with any detector, draws them, and writes ``predictions.json``; needs no torch.
 
     No picture is written over one of the images. A camera is read until Ctrl-C.
 
@@ -154,7 +154,7 @@ def predict_files(
         crop: Whether each object is written as a picture of its own.
 
     Raises:
-        DataError: If ``batch_size`` is below 1; and images that cannot be read, once all others are done.
+        DataError: If ``batch_size`` is below 1, or, after all other images are done, if images could not be read.
     """
     if batch_size < 1:
         raise DataError(f"batch_size is {batch_size}: it must be at least 1")

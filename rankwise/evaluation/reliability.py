@@ -1,4 +1,4 @@
-"""Do scores keep what they promise? Reliability by bins of the score, and the calibration error."""
+"""Reliability of scores: precision by score bin, and the calibration error."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rankwise.evaluation.calibration import Calibration, cross_fitted, judged
 from rankwise.evaluation.matching import Matches, paired_iou
 from rankwise.models.score_map import ScoreMap
 
-#: Bins of the score, and the least calibrated score that counts: below it are the boxes that nobody looks at.
+#: Number of score bins, and the minimum calibrated score: lower ones are hardly ever used.
 BINS, ABOVE = 20, 0.05
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Scores against what became of the detections, in bins of equal width.
+    """Scores and precision in bins of equal width.
 
     Attributes:
-        ece: Expected calibration error: the mean distance between a bin's score and its precision, weighted by the
-            bin's detections. None without detections.
+        ece: Expected calibration error: the mean distance between score and precision of a bin, weighted by its
+            detections. None without detections.
         laece: The same with the IoU of a match (0 for a wrong detection) as the target, over all classes together.
-        count: Detections in each bin.
-        score: Their mean score, 0 in an empty bin.
-        precision: Which part of them is right.
-        iou: Their mean IoU with the object they found, 0 for a wrong one.
+        count: Number of detections per bin.
+        score: Mean score, 0 in an empty bin.
+        precision: Fraction of correct detections.
+        iou: Mean IoU with the matched object, 0 for a wrong detection.
     """
 
     ece: float | None
@@ -46,8 +46,8 @@ class ReliabilityCheck:
     Attributes:
         before: With raw scores.
         after: With calibrated ones.
-        cross_fitted: Whether the scores of each image come from a map that was fitted to other images. Otherwise the
-            map was there before, or there is one image only.
+        cross_fitted: Whether the scores of each image come from a map fitted to other images. Otherwise the map was
+            given, or there is only one image.
     """
 
     before: Reliability
@@ -55,21 +55,21 @@ class ReliabilityCheck:
     cross_fitted: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """As plain values for JSON."""
         return asdict(self)
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> ReliabilityCheck:
-        """What :meth:`to_dict` gave."""
+        """The inverse of :meth:`to_dict`."""
         return ReliabilityCheck(
             Reliability(**values["before"]), Reliability(**values["after"]), bool(values["cross_fitted"])
         )
 
     def describe(self) -> str:
-        """The errors in a sentence."""
+        """A sentence with the errors."""
         if self.before.ece is None or self.after.ece is None:
-            return "no detection has a calibrated score above 0.05, so nothing can be said about the calibration"
-        how = "cross-validated" if self.cross_fitted else "with the map that the weights hold"
+            return "no detection has a calibrated score above 0.05, so the calibration error is unknown"
+        how = "cross-validated" if self.cross_fitted else "with the stored calibration"
         return (
             f"calibration error {self.before.ece:.3f} with raw scores, {self.after.ece:.3f} with calibrated ones "
             f"(LaECE {self.before.laece:.3f} and {self.after.laece:.3f}; {sum(self.after.count):,} detections, {how})"
@@ -79,13 +79,13 @@ class ReliabilityCheck:
 def reliability(
     scores: NDArray[np.float64], correct: NDArray[np.bool_], iou: NDArray[np.float64], bins: int = BINS
 ) -> Reliability:
-    """Reliability of scores.
+    """Computes the reliability of scores.
 
     Args:
         scores: From 0 to 1, [N].
-        correct: Which detections are right, [N].
-        iou: The IoU of each with the object it found, read where it is right, [N].
-        bins: How many.
+        correct: Which detections are correct, [N].
+        iou: The IoU of each detection with its matched object, used if it is correct, [N].
+        bins: Number of bins.
     """
     place = np.minimum((scores * bins).astype(np.int64), bins - 1)
     count = np.bincount(place, minlength=bins)
@@ -99,13 +99,13 @@ def reliability(
 
 
 def check_reliability(matches: Matches, score_map: ScoreMap, classes: int, fitted_here: bool) -> ReliabilityCheck:
-    """Compare raw and calibrated scores.
+    """Compares raw and calibrated scores.
 
     Args:
         matches: Detections with raw scores, matched at IoU 0.5.
         score_map: The map.
         classes: The number of classes.
-        fitted_here: Whether the map was fitted to these detections: then each image is judged by one that was not.
+        fitted_here: Whether the map was fitted to these detections; then cross-fitted maps are used.
     """
     columns = judged(matches, classes)
     raw, labels, correct = columns["scores"], columns["labels"], columns["correct"]
@@ -123,14 +123,14 @@ def compare(
     iou: NDArray[np.float64],
     held_out: bool,
 ) -> ReliabilityCheck:
-    """Raw and calibrated scores of the same detections.
+    """Compares raw and calibrated scores of the same detections.
 
     Args:
         raw: Raw scores, [N].
-        scores: Calibrated ones, [N].
-        correct: Which detections are right, [N].
-        iou: The IoU of each with the object it found, read where it is right, [N].
-        held_out: Whether the scores of each image come from a map that was fitted to other images.
+        scores: Calibrated scores, [N].
+        correct: Which detections are correct, [N].
+        iou: The IoU of each detection with its matched object, used if it is correct, [N].
+        held_out: Whether the scores of each image come from a map fitted to other images.
     """
     shown = scores > ABOVE
     before, after = (reliability(values[shown], correct[shown], iou[shown]) for values in (raw, scores))
@@ -138,7 +138,7 @@ def compare(
 
 
 def matched_iou(matches: Matches) -> NDArray[np.float64]:
-    """The IoU of each detection with the object it found, 0 where it found none, [D]."""
+    """The IoU of each detection with its matched object, 0 if there is none, [D]."""
     iou = np.zeros(len(matches.detections))
     found = matches.correct
     boxes, others = matches.detections.boxes[found], matches.objects.boxes[matches.matched[found]]

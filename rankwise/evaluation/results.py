@@ -1,4 +1,4 @@
-"""Detections as a COCO results file, the kind a test server takes."""
+"""COCO results files, as used by test servers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rankwise.types import Detections
 def results_json(
     detections: Mapping[int, Detections], category_ids: Sequence[int], digits: int = 7
 ) -> list[dict[str, Any]]:
-    """Detections as the entries of a COCO results file, by image, best first.
+    """Detections as entries of a COCO results file, by image, best first.
 
     Boxes are rounded to a hundredth of a pixel.
 
     Args:
-        detections: Image id to detections, boxes in pixels of the original image, labels from 0.
-        category_ids: The category id of each label, as the server knows it.
-        digits: Significant digits of the scores: a float32 holds 7, a float64 17.
+        detections: Detections by image id; boxes are in pixels of the original image, labels start at 0.
+        category_ids: The category id of each label.
+        digits: Significant digits of the scores: a float32 has 7, a float64 17.
     """
     table = detection_table(detections, len(category_ids))
     boxes = table.boxes.copy()
@@ -43,12 +43,12 @@ def results_json(
 def write_results(
     path: Path | str, detections: Mapping[int, Detections], category_ids: Sequence[int], digits: int = 7
 ) -> None:
-    """Write a COCO results file.
+    """Writes a COCO results file.
 
     Args:
         path: The file.
-        detections: Image id to detections, boxes in pixels of the original image, labels from 0.
-        category_ids: The category id of each label, as the server knows it.
+        detections: Detections by image id; boxes are in pixels of the original image, labels start at 0.
+        category_ids: The category id of each label.
         digits: Significant digits of the scores.
     """
     entries = (json.dumps(entry) for entry in results_json(detections, category_ids, digits))
@@ -56,20 +56,20 @@ def write_results(
 
 
 def read_results(path: Path | str, category_ids: Sequence[int]) -> dict[int, Detections]:
-    """Detections out of a COCO results file, those of images without any being absent.
+    """Reads a COCO results file; images without detections are absent.
 
     Args:
         path: The file.
         category_ids: The category id of each label.
 
     Raises:
-        ValueError: The file has a category that is none of ``category_ids``.
+        ValueError: If the file has a category that is not in ``category_ids``.
     """
     label_of = {int(category): label for label, category in enumerate(category_ids)}
     grouped: dict[int, list[dict[str, Any]]] = {}
     for number, entry in enumerate(_entries(Path(path))):
         if entry["category_id"] not in label_of:
-            raise ValueError(f"{path}: entry {number} has category {entry['category_id']}, which the dataset lacks")
+            raise ValueError(f"{path}: entry {number} has category {entry['category_id']}, which is not in the dataset")
         grouped.setdefault(int(entry["image_id"]), []).append(entry)
     found: dict[int, Detections] = {}
     for image_id, entries in grouped.items():
@@ -109,10 +109,10 @@ def _is_detection(entry: dict[str, Any]) -> bool:
 
 
 def set_damaged_aside(run: Path) -> list[str]:
-    """Renames results of a run that cannot be read, so that they can be made again; returns what to say about it.
+    """Renames unreadable results of a run, so that they can be created again; returns the messages.
 
     Args:
-        run: The run's folder.
+        run: The run folder.
     """
     notes = []
     for name, read in (("eval.json", lambda path: read_thresholds(path.parent, ())), ("detections.json", _entries)):
@@ -122,5 +122,5 @@ def set_damaged_aside(run: Path) -> list[str]:
                 read(path)
         except (ParseError, ModelError) as error:
             aside = set_aside(path)
-            notes.append(f"{shown(path)} is damaged ({error}): set aside as {shown(aside.name)}, and made again")
+            notes.append(f"{shown(path)} is damaged ({error}): renamed to {shown(aside.name)} and created again")
     return notes

@@ -1,4 +1,4 @@
-"""Ground truth and detections of many images as columns, one row an object or a detection."""
+"""Ground truth and detections of many images as columns, one row per object or detection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # detections of an exported detector are arrays, drawn where there is no torch
+if TYPE_CHECKING:  # exported detectors return arrays and run without torch
     from rankwise.types import Detections
 
 
@@ -18,13 +18,13 @@ class ObjectTable:
     """The annotated objects of a dataset, sorted by image id, then in the order of the annotations.
 
     Attributes:
-        image_ids: The id of each object's image, int64 [G].
+        image_ids: The image id of each object, int64 [G].
         boxes: xyxy, float64 [G, 4].
-        xywh: The same as annotated: corner and size, which rounding keeps from following out of ``boxes``, [G, 4].
+        xywh: The annotated boxes: corner and size, which cannot be recomputed exactly from ``boxes``, [G, 4].
         labels: Contiguous class labels, int64 [G].
-        crowd: Which boxes are crowds, bool [G]: a detection there is neither right nor wrong.
-        area: The annotated area, which may be that of a mask; COCO's area ranges go by it, float64 [G].
-        annotation_ids: The id each has in the annotations (its index there, from 1, where there is none), int64 [G].
+        crowd: Which boxes are crowd regions, bool [G]: a detection there is neither correct nor wrong.
+        area: The annotated area, possibly that of a mask, for COCO's area ranges, float64 [G].
+        annotation_ids: The annotation id (or the index from 1 if there is none), int64 [G].
     """
 
     image_ids: NDArray[np.int64]
@@ -41,11 +41,11 @@ class ObjectTable:
 
 @dataclass(frozen=True)
 class DetectionTable:
-    """The detections of many images, sorted by image id, then by falling score.
+    """The detections of many images, sorted by image id, then by descending score.
 
     Attributes:
-        image_ids: The id of each detection's image, int64 [D].
-        boxes: xyxy, float64 [D, 4]; a box that ends before it begins has been made one of no size.
+        image_ids: The image id of each detection, int64 [D].
+        boxes: xyxy, float64 [D, 4]; boxes with negative sides have been set to zero size.
         scores: float64 [D].
         labels: Contiguous class labels, int64 [D].
     """
@@ -60,15 +60,15 @@ class DetectionTable:
 
 
 def sorted_image_ids(ground_truth: Mapping[str, Any]) -> NDArray[np.int64]:
-    """The ids of all images of a COCO-style dict, rising."""
+    """The ids of all images of a COCO-style dict, sorted."""
     return np.unique(np.asarray([image["id"] for image in ground_truth["images"]], dtype=np.int64))
 
 
 def object_table(ground_truth: Mapping[str, Any], category_ids: Sequence[int]) -> ObjectTable:
     """Columns of the annotations of a COCO-style dict.
 
-    Annotations of categories that are not among ``category_ids``, or of images that are not listed, are left out, as
-    COCO's own evaluation leaves them out.
+    Annotations of categories that are not in ``category_ids``, or of unknown images, are ignored, as in COCO's own
+    evaluation.
 
     Args:
         ground_truth: ``images`` and ``annotations`` as in a COCO file.
@@ -96,15 +96,14 @@ def object_table(ground_truth: Mapping[str, Any], category_ids: Sequence[int]) -
 
 
 def detection_table(detections: Mapping[int, Detections], num_classes: int | None = None) -> DetectionTable:
-    """Columns of the detections of many images, the same whatever the order of the images.
+    """Columns of the detections of many images, independent of the order of the images.
 
     Args:
-        detections: Image id to that image's detections, tensors or arrays.
-        num_classes: Labels must be below it, where given.
+        detections: Detections by image id, as tensors or arrays.
+        num_classes: The number of classes, if known.
 
     Raises:
-        ValueError: Scores or boxes that are not numbers, lengths that differ, or labels out of range; it names the
-            image.
+        ValueError: If scores or boxes are not finite, lengths differ, or labels are out of range; it names the image.
     """
     image_ids = sorted(detections)
     for image_id in image_ids:
@@ -117,17 +116,17 @@ def detection_table(detections: Mapping[int, Detections], num_classes: int | Non
             )
     lengths = [len(detections[image_id]["scores"]) for image_id in image_ids]
     rows = np.repeat(np.asarray(image_ids, dtype=np.int64), lengths)
-    # Joined before they leave the device: three copies in all, not three an image.
+    # Concatenated before they leave the device: three copies in total, not three per image.
     boxes = _joined(detections, image_ids, "boxes").reshape(-1, 4)
     scores = _joined(detections, image_ids, "scores")
     labels = _joined(detections, image_ids, "labels").astype(np.int64)
-    _refuse(~np.isfinite(scores), rows, "a score that is no finite number; did the training diverge?")
-    _refuse(~np.isfinite(boxes).all(axis=1), rows, "a box with a coordinate that is no finite number")
+    _refuse(~np.isfinite(scores), rows, "a score that is not finite; did the training diverge?")
+    _refuse(~np.isfinite(boxes).all(axis=1), rows, "a box with a coordinate that is not finite")
     _refuse(labels < 0, rows, "a negative label")
     if num_classes is not None:
         _refuse(labels >= num_classes, rows, f"a label above {num_classes - 1}, the last of {num_classes} classes")
     boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2])
-    order = np.lexsort((-scores, rows))  # stable: equal scores keep the detector's order
+    order = np.lexsort((-scores, rows))  # stable: equal scores keep the order of the detector
     return DetectionTable(rows[order], boxes[order], scores[order], labels[order])
 
 
@@ -144,4 +143,4 @@ def _joined(detections: Mapping[int, Detections], image_ids: Sequence[int], key:
 
 def _refuse(bad: Any, image_ids: NDArray[np.int64], what: str) -> None:
     if bad.any():
-        raise ValueError(f"image {image_ids[bad][0]}: a detection has {what} ({bad.sum()} such in all)")
+        raise ValueError(f"image {image_ids[bad][0]}: a detection has {what} ({bad.sum()} in total)")

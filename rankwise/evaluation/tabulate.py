@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
-    """The summary on top, the classes below it.
+    """The summary, and below it the classes.
 
     Args:
-        evaluation: What to show.
+        evaluation: The evaluation.
     """
     from rich.table import Table
 
@@ -73,7 +73,7 @@ def _classes(evaluation: Evaluation) -> Table:
         if row == len(rows):
             table.add_section()
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
-        # A run has a threshold for each class, and none for all together.
+        # A run has one threshold per class, and none for all classes together.
         given = evaluation.given_thresholds and row == len(rows)
         last = ["–" if given else shown(cut.score, 3)] + ([_interval(cut)] if known else [])
         label = Text(names.shown(name))
@@ -89,11 +89,11 @@ def _interval(threshold: Threshold) -> str:
 
 
 def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) -> list[str]:
-    """What an evaluation says about its scores, a sentence a line; nothing if they are raw.
+    """Lines about the scores of an evaluation; empty if they are raw.
 
     Args:
-        evaluation: What was measured.
-        precisions: In percent, which to name a threshold for.
+        evaluation: The evaluation.
+        precisions: The precisions in percent to list thresholds for.
     """
     if evaluation.calibration is None or evaluation.reliability is None:
         return []
@@ -113,11 +113,11 @@ def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) 
     if unsure or thresholds.overall.uncertain:
         lines.append(
             f"warning: thresholds marked ? are uncertain by more than {WIDE} (those of {len(unsure)} of {len(classes)} "
-            f"classes): {evaluation.images:,} validation images do not say more"
+            f"classes): {evaluation.images:,} validation images are not enough to determine them"
         )
     return lines
 
 
 def shown(value: float | None, digits: int = 1) -> str:
-    """A number as text, a dash where there is none."""
+    """A number as text, a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"

@@ -1,4 +1,4 @@
-"""Which scores to keep: the best F1, a precision, or the best LRP, and how certain each threshold is."""
+"""Score thresholds by best F1, by precision, or by best LRP, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from numpy.typing import NDArray
 from rankwise.evaluation.matching import Matches
 from rankwise.evaluation.reliability import matched_iou
 
-#: The threshold where nothing could be measured.
+#: The threshold if nothing could be measured.
 UNMEASURED = 0.5
-#: The precisions that thresholds are kept for.
+#: The precisions with stored thresholds.
 PRECISIONS = tuple(round(0.01 * percent, 2) for percent in range(5, 100))
-#: How often the images are drawn again for an interval, and the part of the results that it holds.
+#: Number of bootstrap rounds, and the coverage of an interval.
 ROUNDS, INTERVAL = 200, 0.95
-#: An interval of calibrated scores that is wider than this is worth a warning.
+#: Intervals of calibrated scores wider than this cause a warning.
 WIDE = 0.2
-#: So many (round, detection) pairs are held at once.
+#: Maximum number of (round, detection) pairs in memory.
 _PAIRS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """A score from which detections are kept (that score included), and how good the kept ones are at IoU 0.5.
+    """A minimum score (inclusive), and the quality of the kept detections at IoU 0.5.
 
     Attributes:
         score: The threshold.
-        f1: Harmonic mean of precision and recall, None where there was nothing to measure.
-        precision: The part of the kept detections that is right.
-        recall: The part of the objects that is found.
-        interval: Where the threshold is in 95 % of the cases when the images are drawn again; None if it was not
-            asked for or cannot be known.
+        f1: Harmonic mean of precision and recall, None if there was nothing to measure.
+        precision: Fraction of correct detections.
+        recall: Fraction of detected objects.
+        interval: 95 % bootstrap interval of the threshold; None if it was not computed or is unknown.
     """
 
     score: float
@@ -45,22 +44,21 @@ class Threshold:
 
     @property
     def uncertain(self) -> bool:
-        """Whether another validation set of this size might well give another threshold."""
+        """Whether the interval is wide: another validation set of this size might give another threshold."""
         return self.interval is not None and self.interval[1] - self.interval[0] > WIDE
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Score thresholds by what they are best for.
+    """Score thresholds by criterion.
 
     Attributes:
         overall: The best F1 of all classes together.
-        per_class: The best F1 of each class. A class of which nothing was right (no objects, no detections, no match)
-            has the overall score, with no F1.
-        lrp: The lowest LRP error (localisation, false positives and missed objects together) of all classes together;
-            None where it was not measured.
-        by_precision: For each precision in percent that was reached, the threshold that finds most objects with it,
-            over all classes together.
+        per_class: The best F1 of each class. A class without a correct detection has the overall threshold and no F1.
+        lrp: The lowest LRP error (localization, false positives and missed objects) of all classes together; None if it
+            was not measured.
+        by_precision: For each precision in percent that was reached, the threshold with the highest recall, over all
+            classes together.
     """
 
     overall: Threshold
@@ -69,17 +67,17 @@ class Thresholds:
     by_precision: dict[int, Threshold] = field(default_factory=dict)
 
     def by_label(self, classes: Sequence[str]) -> list[float]:
-        """The score threshold of each class, the overall one for classes that are not known here."""
+        """The threshold of each class; the overall one for unknown classes."""
         return [self.per_class.get(name, self.overall).score for name in classes]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """As plain values for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Precision, recall and F1 at every threshold that makes a difference, in falling order.
+    """Precision, recall and F1 at every distinct threshold, in descending order.
 
     Attributes:
         scores: The thresholds, [S].
@@ -96,15 +94,15 @@ class Sweep:
     lrp: NDArray[np.float64]
 
     def best(self) -> Threshold | None:
-        """The threshold with the best F1, of equals the highest, which keeps the fewest boxes; None if all are 0."""
+        """The threshold with the best F1, the highest if there are several; None if all are 0."""
         return self.at(int(self.f1.argmax())) if len(self.f1) and self.f1.max() > 0 else None
 
     def best_lrp(self) -> Threshold | None:
-        """The threshold with the lowest LRP error, of equals the highest; None if nothing is right."""
+        """The threshold with the lowest LRP error, the highest if there are several; None if nothing is correct."""
         return self.at(int(self.lrp.argmin())) if len(self.f1) and self.f1.max() > 0 else None
 
     def at_precision(self, precision: float) -> Threshold | None:
-        """The threshold with the highest recall whose precision is at least this, of equals the highest; or None."""
+        """The threshold with the highest recall at this precision, the highest if there are several; or None."""
         enough = np.flatnonzero((self.precision >= precision) & (self.f1 > 0))
         return self.at(int(np.searchsorted(self.recall, self.recall[enough[-1]]))) if len(enough) else None
 
@@ -118,8 +116,8 @@ class Sweep:
 def sweep(matches: Matches, label: int | None = None) -> Sweep:
     """Precision, recall, F1 and LRP by threshold.
 
-    Detections on crowds and the crowds themselves are left out. A threshold changes no match above it, since matches
-    are made in order of falling score: one matching serves all thresholds.
+    Crowd regions and detections on them are ignored. Matching proceeds in descending order of score, so a threshold
+    does not change the matches above it, and one matching is enough for all thresholds.
 
     Args:
         matches: Detections matched with objects.
@@ -136,7 +134,7 @@ def sweep(matches: Matches, label: int | None = None) -> Sweep:
 
 
 def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
-    """The score thresholds with the best F1, over all classes and for each.
+    """The thresholds with the best F1, over all classes and per class.
 
     Args:
         matches: Detections matched with objects at IoU 0.5.
@@ -144,7 +142,7 @@ def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
     """
     whole = sweep(matches)
     overall = whole.best()
-    if overall is None:  # nothing right at any threshold: keep the one best guess
+    if overall is None:  # nothing is correct at any threshold: keep only the best detection
         overall = Threshold(float(whole.scores[0]) if len(whole.scores) else UNMEASURED)
     per_class = {name: sweep(matches, label).best() or Threshold(overall.score) for label, name in enumerate(classes)}
     by_precision = {round(100 * value): found for value in PRECISIONS if (found := whole.at_precision(value))}
@@ -152,10 +150,10 @@ def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
 
 
 def at_scores(matches: Matches, classes: Sequence[str], scores: Mapping[str, float]) -> Thresholds:
-    """How good given thresholds are, one for each class: those of a run, on images that they were not chosen on.
+    """The quality of given thresholds, one per class, such as those of a run on other images.
 
     Args:
-        matches: Detections matched with objects at IoU 0.5, with scores in the thresholds' units.
+        matches: Detections matched with objects at IoU 0.5, with scores in the units of the thresholds.
         classes: The names of the labels.
         scores: The threshold of each class by name.
     """
@@ -178,16 +176,16 @@ def at_scores(matches: Matches, classes: Sequence[str], scores: Mapping[str, flo
 def with_intervals(
     thresholds: Thresholds, matches: Matches, image_ids: NDArray[np.int64], rounds: int = ROUNDS, seed: int = 0
 ) -> Thresholds:
-    """The same thresholds with bootstrap intervals: what the best ones are when images are drawn with replacement.
+    """Adds bootstrap intervals to thresholds by resampling the images with replacement.
 
-    With a single image nothing is known, and there are no intervals.
+    With a single image, there are no intervals.
 
     Args:
-        thresholds: What :func:`best_thresholds` gave for these matches.
+        thresholds: The result of :func:`best_thresholds` for these matches.
         matches: Detections matched with objects at IoU 0.5.
-        image_ids: All images, with or without objects and detections, rising.
-        rounds: How often.
-        seed: Of the drawing.
+        image_ids: All images, with or without objects and detections, in ascending order.
+        rounds: Number of bootstrap rounds.
+        seed: Random seed.
     """
     number = len(image_ids)
     if number < 2:
@@ -214,7 +212,7 @@ def with_intervals(
 
 
 class _Ranked:
-    """Detections that count, best first.
+    """Detections that are not ignored, best first.
 
     Args:
         matches: Detections matched with objects.
@@ -230,9 +228,9 @@ class _Ranked:
         order = np.flatnonzero(counted)
         order = order[np.argsort(-matches.detections.scores[order], kind="stable")]
         self.scores, self.correct = matches.detections.scores[order], matches.correct[order]
-        # How far each match is from a perfect box, 0 to 1.
+        # The localization error of each match, 0 to 1.
         self.loss = np.where(self.correct, (1 - matched_iou(matches)[order]) / (1 - matches.iou), 0)
-        # Equal scores fall together: a threshold keeps all of them or none.
+        # A threshold keeps either all detections with equal scores or none.
         self.last = np.flatnonzero(np.append(np.diff(self.scores) != 0, True)) if len(order) else order
         self.objects = int(wanted.sum())
         if len(image_ids):
@@ -243,7 +241,7 @@ class _Ranked:
 
 @dataclass(frozen=True)
 class _Redrawn:
-    """Thresholds of each round, NaN where nothing was right, [R]."""
+    """Thresholds of each round, NaN if nothing was correct, [R]."""
 
     f1: NDArray[np.float64]
     lrp: NDArray[np.float64]
@@ -251,8 +249,8 @@ class _Redrawn:
 
 
 def _redrawn(ranked: _Ranked, drawn: NDArray[np.int64], precisions: bool = True) -> _Redrawn:
-    """The best thresholds when each image counts as often as it was drawn, [R, images]."""
-    # Only a threshold at a match can be the best.
+    """The best thresholds when each image is weighted by how often it was drawn, [R, images]."""
+    # The best threshold is always at a match.
     right = np.cumsum(ranked.correct)
     last = ranked.last[np.diff(right[ranked.last], prepend=0) > 0]
     if not len(last):
@@ -274,7 +272,7 @@ def _redrawn(ranked: _Ranked, drawn: NDArray[np.int64], precisions: bool = True)
         lrp_scores.append(np.where(nothing, np.nan, scores[lrp.argmin(axis=1)]))
         if precisions:
             precision = np.where(hits > 0, hits / np.maximum(kept, 1), 0)
-            # The highest precision from here on, which falls: the lowest threshold is found by bisection.
+            # The highest precision from here on is decreasing, so the lowest threshold is found by bisection.
             ahead = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
             rows = np.stack([np.searchsorted(-row, -np.asarray(PRECISIONS), side="right") - 1 for row in ahead])
             early = np.stack([np.searchsorted(row, row[at]) for row, at in zip(hits, rows, strict=True)])
@@ -285,14 +283,14 @@ def _redrawn(ranked: _Ranked, drawn: NDArray[np.int64], precisions: bool = True)
 
 
 def _f1_and_lrp(right: Any, kept: Any, loss: Any, objects: Any) -> tuple[Any, Any]:
-    """F1 and the LRP error by the numbers of right and kept detections, the localisation loss and the objects."""
+    """F1 and LRP error from the numbers of correct and kept detections, the localization error and the objects."""
     return 2 * right / np.maximum(kept + objects, 1), (loss + kept + objects - 2 * right) / np.maximum(
         kept + objects - right, 1
     )
 
 
 def _interval(scores: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Where most of the scores are; a round in which the aim was out of reach counts as the highest score."""
+    """The interval of the scores; rounds that did not reach the goal count as the highest score."""
     if np.isnan(scores).all():
         return None
     filled = np.where(np.isnan(scores), 1.0, scores)

@@ -279,4 +279,4 @@ def test_detections_on_crowds_are_left_out_and_an_empty_evaluation_is_defined(sc
     assert "calibration error" in check.describe()
     nothing = match(detection_table({}, 3), object_table(truth, category_ids))
     calibration = Calibration.fit(**judged(nothing, 3))
-    assert "nothing can be said" in check_reliability(nothing, calibration, 3, fitted_here=True).describe()
+    assert "the calibration error is unknown" in check_reliability(nothing, calibration, 3, fitted_here=True).describe()

@@ -217,9 +217,9 @@ def test_nothing_is_printed(scene, capfd):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("scores", float("nan"), "image 8: a detection has a score that is no finite number"),
-        ("scores", float("inf"), "image 8: a detection has a score that is no finite number"),
-        ("boxes", float("nan"), "image 8: a detection has a box with a coordinate that is no finite number"),
+        ("scores", float("nan"), "image 8: a detection has a score that is not finite"),
+        ("scores", float("inf"), "image 8: a detection has a score that is not finite"),
+        ("boxes", float("nan"), "image 8: a detection has a box with a coordinate that is not finite"),
         ("labels", 3, "image 8: a detection has a label above 2, the last of 3 classes"),
         ("labels", -1, "image 8: a detection has a negative label"),
     ],

@@ -148,7 +148,7 @@ def test_a_run_of_an_earlier_version_loads_and_says_how_to_get_a_map(
 
     Image.new("RGB", (64, 64)).save(tmp_path / "image.png")
     main(["predict", str(old), str(tmp_path / "image.png"), "--out", str(tmp_path / "out"), "--device", "cpu"])
-    assert "scores are raw and not probabilities" in (said := " ".join(capsys.readouterr().out.split()))
+    assert "scores are raw, not probabilities" in (said := " ".join(capsys.readouterr().out.split()))
     assert "rankwise eval" in said
     with pytest.raises(ModelError, match="rankwise eval"):
         Detector.load(old).predict(torch.zeros(3, 64, 64, dtype=torch.uint8), precision=0.9)
@@ -182,7 +182,7 @@ def test_calibrate_takes_the_results_of_any_detector(run: Path, tmp_path: Path, 
     assert (tmp_path / "out" / "reliability.png").is_file()
     for name, content, message in (
         ("results", [{"image_id": dataset.records[0].image_id}], "entry 0 is not a detection"),
-        ("results", {"images": []}, "which is a list of detections"),
+        ("results", {"images": []}, "expected a list of detections"),
         ("truth", {"images": []}, "not COCO annotations"),
     ):
         bad = tmp_path / "bad.json"

@@ -145,7 +145,7 @@ def test_a_file_without_torch_is_predicted_from_the_command_line(
         out = tmp_path / name
         main(["predict", str(files["outside"]), str(tmp_path / "image.png"), "--out", str(out), *flags])
         results[name] = json.loads((out / "predictions.json").read_text())[0]["objects"]
-    assert "precision 0.9 is reached from score 0.600 on, 0.50 to 0.70" in capsys.readouterr().out
+    assert "precision 0.9 is reached at threshold 0.600 (95 % interval 0.50 to 0.70" in capsys.readouterr().out
     assert len(results["calibrated"]) == len(results["raw"])
     assert results["sure"] == [entry for entry in results["calibrated"] if entry["score"] >= 0.6] != []
     assert {entry["score"] for entry in results["calibrated"]} != {entry["score"] for entry in results["raw"]}

@@ -79,7 +79,7 @@ def test_the_class_layer_is_taken_by_name(tmp_path):
 def test_a_detector_that_is_built_otherwise_is_refused(tmp_path):
     small(["cat"]).save(tmp_path / "old.safetensors")
     content = read_detector(str(tmp_path / "old.safetensors"))
-    with pytest.raises(ModelError, match=r"--init old does not fit .* weights differ, such as: .* here"):
+    with pytest.raises(ModelError, match=r"--init old does not match .* weights differ, such as: .* in the detector"):
         start_from(small(["cat"], scales=(1.0, 2.0)), content, "old")
     with pytest.raises(ModelError, match="choose retinanet_resnet50_fpn_v2 or fcos_resnet50_fpn"):
         read_detector("torchvision:yolo")

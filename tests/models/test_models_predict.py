@@ -111,7 +111,7 @@ def _other_weights(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (_nothing, "there is no such run or file"),
+        (_nothing, "no such run or file"),
         (_folder, "contains no detector: expected best.safetensors"),
         (_pickle, "is not a safetensors file, or damaged; nothing was run"),
         (_foreign, "weights but no detector settings"),
@@ -328,5 +328,5 @@ def test_predicting_leaves_training_as_it_was(detector: Detector) -> None:
 def test_broken_weights_are_an_error_not_an_empty_answer(detector: Detector) -> None:
     with torch.no_grad():
         detector.head.class_output.bias[0] = float("nan")
-    with pytest.raises(ModelError, match="class logits are not numbers"):
+    with pytest.raises(ModelError, match="class logits of the detector are not finite"):
         detector.predict(picture())

@@ -64,7 +64,7 @@ def test_wrong_names_and_values_are_answered_by_what_would_be_right(values: dict
         (InputSettings, {"divisor": 0}, "divisor is 0"),
         (InputSettings, {"std": (1.0, 0.0, 1.0)}, "std is"),
         (BackboneSettings, {"strides": ()}, "strides"),
-        (BackboneSettings, {"strides": (16, 8)}, "rising"),
+        (BackboneSettings, {"strides": (16, 8)}, "ascending"),
         (BackboneSettings, {"frozen_stages": -1}, "frozen_stages is -1"),
         (BackboneSettings, {"args": {"features_only": True}}, "sets features_only"),
         (NeckSettings, {"channels": 0}, "channels is 0"),

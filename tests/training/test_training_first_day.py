@@ -103,13 +103,13 @@ def test_other_images_leave_the_results_of_the_run_alone(run, tmp_path):
 
 
 def test_a_device_that_is_not_there_is_said_plainly(run, capsys):
-    with pytest.raises(SettingsError, match="--device nonsense: torch cannot use it here"):
+    with pytest.raises(SettingsError, match="--device nonsense: torch cannot use it"):
         pick_device("nonsense")
     assert pick_device("cpu") == torch.device("cpu")
     if not torch.cuda.is_available():
         with pytest.raises(SystemExit):
             main(["eval", str(run), "--device", "cuda"])
-        assert "--device cuda: torch cannot use it here" in capsys.readouterr().err
+        assert "--device cuda: torch cannot use it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

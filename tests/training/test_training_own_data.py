@@ -152,7 +152,7 @@ def test_files_have_the_permissions_that_the_umask_gives(run):
 
 def test_other_images_are_measured_at_the_runs_own_thresholds(run, capsys):
     main(["eval", str(run), "--split", "train"])
-    assert "at the run's own thresholds" in capsys.readouterr().out
+    assert "at the thresholds of the run" in capsys.readouterr().out
     thresholds = json.loads((run / "eval-train" / "eval.json").read_text())["thresholds"]["per_class"]
     own = Detector.load(run).confidence.thresholds
     assert {name: cut["score"] for name, cut in thresholds.items()} == pytest.approx(own)
