@@ -197,7 +197,7 @@ def predict(words: list[str]) -> None:
     parser.add_argument("run", type=str, help="Run folder, or a .safetensors or .onnx file.")
     parser.add_argument("images", type=str, nargs="+", help="Image and video files, folders, globs, or webcam.")
     parser.add_argument("--out", type=str, default="predictions", help="Output folder.")
-    parser.add_argument("--no_pictures", type=bool, default=False, help="Do not draw images, which is several times as fast.")
+    parser.add_argument("--no_pictures", type=bool, default=False, help="Do not draw images, which is much faster.")
     parser.add_argument(
         "--format",
         type=Literal["json", "coco", "yolo"],
