@@ -1,4 +1,4 @@
-"""Losses over the class logits of dense detectors, all with one call: ``loss(logits, labels, quality, image)``."""
+"""Losses over the class logits of dense detectors, all called as ``loss(logits, labels, quality, image)``."""
 
 from rankwise.losses.alrp import ALRPLoss
 from rankwise.losses.ap import APLoss

@@ -1,4 +1,4 @@
-"""aLRP: ranking and box errors in one, divided by the rank."""
+"""aLRP loss: ranking and box errors, both divided by the rank."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ class ALRPLoss(RankingLoss):
     - a classification part rank⁻(u) / rank(u): their mean is this loss;
     - a box part (E_u + Σ_k H(p_k − p_u) · E_k) / rank(u): their mean is the box loss.
 
-    The classification gradient takes the box errors in: u is pulled up by (rank⁻(u) + Σ_k H(p_k − p_u) · E_k) /
-    rank(u), and the negatives are pushed down by as much, in shares of H. The box loss is multiplied with a balance,
-    the ratio of both parts together to the box part, so that it weighs as much as the whole; give it the weight 1.
+    The classification gradient includes the box errors: u is pulled up by (rank⁻(u) + Σ_k H(p_k − p_u) · E_k) /
+        rank(u), and the negatives are pushed down by the same amount, in proportion to H. The box loss is multiplied by
+        a balance factor, the sum of both parts over the box part, so that it has the size of the total; use a weight of
+        1.
 
     A Ranking-based, Balanced Loss Function Unifying Classification and Localisation in Object Detection, Oksuz et al.
     2020, https://arxiv.org/abs/2009.13592
 
     Choices: the box error is (1 − GIoU)/2 / (1 − τ) in the box loss, and in the classification gradient the same with
-    the quality q in place of the GIoU. For the balance the paper takes the averages of the last epoch; here they are
-    running averages over batches with positives, plain ones for the first 1/(1 − ``momentum``) batches and exponential
-    ones after, so no number of batches is built in and the first batch already is balanced. They are buffers, are
-    averaged over all processes, and move only in training mode.
+    the quality q in place of the GIoU. For the balance, the paper uses the averages of the last epoch. Here they are
+    running averages over batches with positives: arithmetic for the first 1/(1 − ``momentum``) batches and exponential
+    afterwards, so that the first batch is already balanced. They are buffers, are averaged over all processes, and are
+    only updated in training mode.
 
     Args:
-        delta: δ, half the width of the step's ramp.
-        tau: τ, the IoU from which a box is right; a box just as good has an error of 1.
-        momentum: Share of the old value in the running averages of the balance.
-        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
+        delta: δ, half the width of the ramp.
+        tau: τ, the IoU of a correct box; a box with exactly this IoU has an error of 1.
+        momentum: Weight of the old value in the running averages of the balance.
+        scope: The samples ranked together: those of this process ("batch"), of each image ("image") or of all processes
             ("world").
-        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
-            "dense" takes every pair by itself, the definition.
-        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
-            they make the loss NaN. None checks on a CPU only.
+        method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
+            one; "dense" computes every pair, as in the definition.
+        check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.
+            Otherwise they make the loss NaN. None checks only on a CPU.
     """
 
     averages: Tensor
@@ -80,7 +81,7 @@ class ALRPLoss(RankingLoss):
         return box * self.balance().to(box.dtype)
 
     def balance(self) -> Tensor:
-        """What the box loss is multiplied with: 1 before the first batch with positives."""
+        """The factor on the box loss: 1 before the first batch with positives."""
         both, box = self.averages
         return torch.where(self.batches > 0, both / box.clamp(min=1e-9), 1.0)
 
@@ -89,7 +90,7 @@ class ALRPLoss(RankingLoss):
 
     @torch.no_grad()
     def _update(self, parts: dict[str, Tensor], box: Tensor) -> None:
-        present = (parts["positives"] > 0).double()  # a process that ranks no positives has no say
+        present = (parts["positives"] > 0).double()  # a process without positives does not count
         now = all_reduce_mean(torch.stack([parts["classification"] + box, box.double(), present]))
         moved = (now[2] > 0).double()
         self.batches.add_(moved)

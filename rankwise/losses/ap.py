@@ -14,17 +14,17 @@ class APLoss(PairwiseError):
     Chen et al., `Towards Accurate One-Stage Object Detection with AP-Loss <https://arxiv.org/abs/1904.06373>`_.
 
     Args:
-        delta: Half the width of the step's ramp.
-        interpolated: Take the precision as the running maximum over the positives in order of rising logit, as
-            published; False gives the plain formula.
-        weight_by_quality: Weigh each positive by its quality.
-        max_negatives: Count only so many negatives, the highest. None counts all.
-        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
+        delta: δ, half the width of the ramp.
+        interpolated: Use interpolated precision, the running maximum over the positives in ascending order of logit, as
+            published; False turns it off.
+        weight_by_quality: Weight each positive by its quality.
+        max_negatives: Use only this many negatives, those with the highest logits. None uses all.
+        scope: The samples ranked together: those of this process ("batch"), of each image ("image") or of all processes
             ("world").
-        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
-            "dense" takes every pair by itself, the definition.
-        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
-            they make the loss NaN. None checks on a CPU only.
+        method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
+            one; "dense" computes every pair, as in the definition.
+        check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.
+            Otherwise they make the loss NaN. None checks only on a CPU.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Balance constants B_u: what the errors of a positive's pairs are divided by."""
+"""Balance constants B_u, the divisors of the pair errors of a positive."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 
 class Balance:
-    """A balance constant: what a positive's errors are divided by."""
+    """A balance constant: the divisor of the errors of a positive."""
 
 
 @dataclass(frozen=True)
 class Rank(Balance):
-    """The positive's rank among all samples: rank⁺(u) + rank⁻(u), plus a term for itself.
+    """The rank of the positive among all samples: rank⁺(u) + rank⁻(u), plus a term for itself.
 
     Args:
-        own: What the positive counts in its own rank: 1/2, the distance's value at 0, or 1 as in AP loss. Without it
-            a lone positive far above all negatives would keep its full gradient for ever.
+        own: The contribution of the positive to its own rank: 1/2, the value of the distance at 0, or 1 as in AP loss.
+            Without it, a single positive far above all negatives would always keep its full gradient.
     """
 
     own: float = 0.5
@@ -23,13 +23,13 @@ class Rank(Balance):
 
 @dataclass(frozen=True)
 class ValidNegatives(Balance):
-    """The number of valid pairs: those whose negative has a logit above p_u - T. No other pair counts at all.
+    """The number of valid pairs: those whose negative has a logit above p_u - T. Other pairs are ignored.
 
-    With ``AdaptivePairs`` the positives of lower quality are negatives to u: they count here too, by the same margin.
-    A positive without a valid pair has no error.
+    With ``AdaptivePairs``, positives of lower quality count as negatives of u, with the same margin. A positive without
+    a valid pair has no error.
 
     Args:
-        margin: T, how far below the positive a negative is still valid.
+        margin: T, how far below the positive a negative may be.
     """
 
     margin: float = 0.25

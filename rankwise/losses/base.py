@@ -1,4 +1,4 @@
-"""What every loss has in common: the call, the parts for the log, and the hook by which it shapes the box loss."""
+"""The base class of all losses: the call, values for logging, and the box loss."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rankwise.losses.transforms import plain, transforming
 
 @dataclass(frozen=True)
 class Outcome:
-    """A loss and what else came of computing it.
+    """A loss with additional results.
 
     Attributes:
-        loss: The scalar to minimise.
+        loss: The scalar to minimize.
         parts: Detached scalars for the log.
-        row_weights: How much each row's box error counts, [A], 0 for rows that are not positive; None where the loss
-            has no say in it.
+        row_weights: Weight of the box error of each row, [A], 0 for rows that are not positive; None if the loss does
+            not define it.
         positive: Which rows are positive, [A], with ``row_weights``.
     """
 
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def box_weights(self) -> Tensor | None:
-        """How much each positive's box error counts, [P], in the order of the rows. On a GPU this waits for it."""
+        """Weight of the box error of each positive, [P], in row order. On a GPU this waits for the device."""
         return None if self.row_weights is None else self.row_weights[self.positive]
 
 
@@ -44,11 +44,11 @@ class PositiveBoxes:
     """The boxes of the P positives, in the order of the positives among the rows.
 
     Attributes:
-        errors: Each box's loss (1 - GIoU by default), with gradient, [P].
-        weights: Each box's weight, detached, [P].
-        distribution: Logits over the bins of each side's distance, [P, 4, bins + 1], if the head predicts them.
+        errors: The loss of each box (1 - GIoU by default), with gradient, [P].
+        weights: The weight of each box, detached, [P].
+        distribution: Logits over the distance bins of each side, [P, 4, bins + 1], if the head predicts them.
         distances: The true distances in bins, [P, 4], with ``distribution``.
-        rows: Which rows they are, int64 [P]; not given, all positives in order.
+        rows: Their rows, int64 [P]; by default all positives in order.
     """
 
     errors: Tensor
@@ -62,16 +62,16 @@ class Loss(nn.Module, ABC):
     """A loss over the class logits of all samples of a batch.
 
     Call it with ``logits`` float [A, C]; ``labels`` int64 [A], 0 to C - 1 a positive's class, C background, -1 ignored;
-    ``quality`` float [A], the IoU of a positive's predicted box with its ground truth, read only at positives and never
-    given a gradient; ``image`` int64 [A], which image each row is from, optional. It returns a scalar. Logits may also
-    be [B, A, C], with the others [B, A]: the first index is then the image. :meth:`dense` takes a target per entry.
+    ``quality`` float [A], the IoU of the predicted box of a positive with its ground truth, only read at positives and
+    never differentiated; ``image`` int64 [A], the image of each row, optional. It returns a scalar. Logits can also be
+    [B, A, C], with the others [B, A]; the first dimension is then the image. :meth:`dense` takes a target per entry.
     """
 
     #: Whether its box loss needs a head that predicts distances as distributions.
     needs_distributions = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Numbers among the arguments of every constructor are checked: ``lam="8"`` fails there and not later."""
+        """Adds type checks of constructor arguments: ``lam="8"`` fails at once and not later."""
         super().__init_subclass__(**kwargs)
         if "__init__" in vars(cls):
             cls.__init__ = check_settings(cls.__init__)  # type: ignore[method-assign]
@@ -96,15 +96,15 @@ class Loss(nn.Module, ABC):
         weight: Tensor | None = None,
         normalizer: Tensor | float | None = None,
     ) -> Tensor:
-        """The loss of a target per entry, as the losses of other frameworks take it: a scalar.
+        """The loss for dense targets, one per entry, as in other frameworks: a scalar.
 
         Args:
-            logits: Float [..., C]; the first index is the image.
-            targets: [..., C] in [0, 1]: an entry is positive where its target is above 0, which is then its quality.
-                A row may have several positives.
-            mask: Bool [..., C], or [...] for whole rows: entries where it is False take no part and are not read.
-            weight: How much each entry counts, [..., C] or [...]. Losses over pairs take none.
-            normalizer: What sums over positives are divided by instead of the number of positives.
+            logits: Float [..., C]; the first dimension is the image.
+            targets: [..., C] in [0, 1]: an entry is positive if its target is above 0; the target is then its quality.
+                A row can have several positives.
+            mask: Bool [..., C], or [...] for whole rows: entries with False are ignored and not read.
+            weight: Weight of each entry, [..., C] or [...]. Losses over pairs do not support it.
+            normalizer: Divisor instead of the number of positives.
 
         Raises:
             TypeError: If something is not a tensor.
@@ -126,9 +126,9 @@ class Loss(nn.Module, ABC):
         weight: Tensor | None = None,
         normalizer: Tensor | float | None = None,
     ) -> Outcome:
-        """The loss of a target per entry with its parts: what :meth:`dense` returns the first field of."""
+        """The loss for dense targets with its parts; :meth:`dense` returns its first field."""
         if weight is not None:
-            raise ValueError(f"{type(self).__name__} takes no weights of single entries; leave weight out")
+            raise ValueError(f"{type(self).__name__} does not support weights per entry; remove weight")
         read = read_dense(logits, targets, mask, None, normalizer)
         outcome = self.outcome(*read.labelled())
         if read.normalizer is None:
@@ -140,23 +140,23 @@ class Loss(nn.Module, ABC):
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:
-        """The loss with its parts: what ``forward`` returns the first field of."""
+        """The loss with its parts; ``forward`` returns its first field."""
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
-        """The box loss that goes with this loss: the weighted mean over the positives of all processes.
+        """The box loss of this loss: the weighted mean over the positives of all processes.
 
         Args:
-            boxes: The positives' box errors and weights.
-            outcome: What this loss made of the same batch.
+            boxes: Box errors and weights of the positives.
+            outcome: The outcome of this loss for the same batch.
         """
         total = all_reduce_mean(boxes.weights.sum()).clamp(min=1e-6)
         return (boxes.errors * boxes.weights).sum() / total
 
 
 def check_loss(loss: object) -> Loss:
-    """The loss itself; raises a TypeError that says what to give where it is none, such as a class or a name."""
+    """Returns the loss; raises a helpful TypeError if it is not a loss instance, such as a class or a name."""
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, type) and issubclass(loss, Loss):
-        raise TypeError(f"loss must be an instance, got the class {loss.__name__}: give {loss.__name__}()")
+        raise TypeError(f"loss must be an instance, got the class {loss.__name__}: pass {loss.__name__}()")
     raise TypeError(f"loss must be a loss of rankwise.losses, such as APELoss(), got {loss!r}")

@@ -1,4 +1,4 @@
-"""Passes over all samples: block by block, so that temporaries stay in cache, on several threads."""
+"""Passes over all samples in cache-sized blocks, on several threads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from rankwise.losses.inputs import Samples
 from rankwise.threads import in_parts
 
-#: So many samples make a block on a CPU. Operators on no more than this run on the calling thread alone: the threads
-#: are then ours, which meet once a pass and not once an operator, and so wait less for each other on a busy machine.
+#: Samples per block on a CPU. torch runs operators on so few elements in the calling thread only. Our own threads then
+#: synchronize once per pass instead of once per operator, which is faster on a busy machine.
 BLOCK = 2**15 - 1
 
-#: A thread gets at least so many blocks.
+#: Minimum number of blocks per thread.
 SHARE = 4
 
 Result = TypeVar("Result")
@@ -28,11 +28,11 @@ class Block:
     """Some rows of the samples.
 
     Attributes:
-        rows: Which.
-        logits: Theirs, detached, [rows, C].
+        rows: The slice of rows.
+        logits: Their logits, detached, [rows, C].
         positives: Row within the block and class of each of its positives.
-        ignored: Which entries are left out, [rows, 1] or [rows, C], or None if none is in the whole batch.
-        weight: How much each entry counts, [rows, C], or None if all count once.
+        ignored: Ignored entries, [rows, 1] or [rows, C], or None if there are none in the whole batch.
+        weight: Weight of each entry, [rows, C], or None if all are 1.
     """
 
     rows: slice
@@ -42,7 +42,7 @@ class Block:
     weight: Tensor | None = None
 
     def only_negatives(self, values: Tensor, otherwise: float = 0) -> Tensor:
-        """``values`` [rows, C] with all samples that are no negatives set, in place."""
+        """Sets ``values`` [rows, C] of all samples that are not negative, in place."""
         if self.ignored is not None:
             values.masked_fill_(self.ignored, otherwise)
         if len(self.positives[0]):
@@ -51,7 +51,7 @@ class Block:
 
 
 def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Result]:
-    """The results of ``work`` for all blocks of rows, in order; on a GPU there is but one block.
+    """Runs ``work`` for all blocks of rows and returns the results in order; on a GPU there is only one block.
 
     Args:
         samples: The samples.
@@ -64,7 +64,7 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
     starts = list(range(0, count, step))
     first = torch.searchsorted(samples.rows, torch.tensor([*starts, count], device=logits.device)).tolist()
     positives = list(itertools.starmap(slice, itertools.pairwise(first)))
-    inference = torch.is_inference_mode_enabled()  # threads have modes of their own
+    inference = torch.is_inference_mode_enabled()  # grad modes are per thread
 
     def one(number: int) -> Result:
         rows, mine = slice(starts[number], starts[number] + step), positives[number]
@@ -81,17 +81,18 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
 
 
 def total(results: list[Tensor], like: Tensor) -> Tensor:
-    """The sum of the blocks' results in float64, whatever their number.
+    """The sum of the results of all blocks in float64.
 
     Args:
-        results: Of all blocks.
-        like: What the sum over no blocks at all would be.
+        results: The results of all blocks.
+        like: The result for zero blocks.
     """
     return torch.stack([like.double(), *(result.double() for result in results)]).sum(0)
 
 
 def negative_regions(block: Block, p: Tensor, bins: int) -> Tensor:
-    """Which of ``bins`` equal parts of [0, 1] the score of each negative of a block is in, flat; others get ``bins``.
+    """The bin of the score of each negative of a block, from ``bins`` equal bins over [0, 1], flat; others get
+    ``bins``.
 
     Args:
         block: The block.
@@ -102,5 +103,5 @@ def negative_regions(block: Block, p: Tensor, bins: int) -> Tensor:
 
 
 def score_region(p: Tensor, bins: int) -> Tensor:
-    """Which of ``bins`` equal parts of [0, 1] each score is in; int32, since counting and look-up by it are faster."""
+    """The bin of each score, from ``bins`` equal bins over [0, 1]; int32, because counting and look-up are faster."""
     return p.mul(bins).int().clamp_(max=bins - 1)

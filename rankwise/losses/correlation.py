@@ -1,4 +1,4 @@
-"""Correlation loss: scores of positives are to follow the quality of their boxes. Added to another loss."""
+"""Correlation loss, added to another loss: scores of positives should follow the quality of their boxes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankwise.losses.dense import read_dense
 from rankwise.losses.focal import FocalLoss
 from rankwise.losses.inputs import check_choice, read_samples
 
-#: Values that differ by less are equal: a coefficient of them would be one of rounding errors.
+#: Values that differ by less count as equal, because their correlation would be that of rounding errors.
 ROUNDING = 1e-9
 
 Coefficient = Literal["spearman", "pearson", "concordance"]
@@ -31,20 +31,20 @@ class CorrelationLoss(Loss):
     - "spearman": Pearson's coefficient of the ranks. To have a gradient, ranks are soft (Blondel et al. 2020,
       https://arxiv.org/abs/2002.08871): the projection of the values divided by ``softness`` onto all orders.
 
-    With fewer than two positives, or with all scores or all qualities equal, the addition is 0.
+    With fewer than two positives, or if all scores or all qualities are equal, the added term is 0.
 
     Correlation Loss: Enforcing Correlation between Classification and Localization, Kahraman et al. 2023,
     https://arxiv.org/abs/2301.01019
 
-    Choices: the published code takes soft ranks with a softness of 1. Scores and qualities differ by less than 1, and
-    then every soft rank is linear in its value and Spearman's coefficient equals Pearson's; here the softness is 0.01,
-    near the true ranks. The positives of this process are correlated, whatever the scope of the loss it is added to.
+    Choices: the published code uses a softness of 1. Scores and qualities differ by less than 1, so every soft rank is
+        then linear in its value and Spearman's coefficient equals Pearson's. Here the softness is 0.01, close to true
+        ranks. The correlation is over the positives of this process, whatever the scope of the other loss.
 
     Args:
-        loss: The loss it is added to; focal loss if not given. Its box loss is kept.
+        loss: The loss it is added to, by default focal loss. Its box loss is kept.
         coefficient: "spearman", "pearson" or "concordance".
-        weight: Weight of the addition. The paper has 0.1 to 0.4.
-        softness: Softness of the ranks, for "spearman" alone.
+        weight: Weight of the added term. The paper uses 0.1 to 0.4.
+        softness: Softness of the ranks, only for "spearman".
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class CorrelationLoss(Loss):
         return self.loss.box_loss(boxes, outcome)
 
     def _lack(self, scores: Tensor, quality: Tensor) -> Tensor:
-        """1 − ρ, or 0 where there is no ρ."""
+        """1 − ρ, or 0 if ρ is undefined."""
         if len(scores) < 2 or _constant(scores) or _constant(quality):
             return scores.sum() * 0
         if self.coefficient == "spearman":
             scores, quality = soft_rank(scores, self.softness), soft_rank(quality, self.softness)
         x, y = scores - scores.mean(), quality - quality.mean()
         if self.coefficient == "concordance":
-            # As published, with the variances of a sample: divided by one less than the number of positives.
+            # As published, with sample variances: divided by the number of positives minus 1.
             shift = (scores.mean() - quality.mean()).square() * (len(scores) - 1)
             return 1 - 2 * (x * y).sum() / (x.square().sum() + y.square().sum() + shift)
         return 1 - (x * y).sum() / (x.norm() * y.norm())
@@ -121,7 +121,7 @@ class _SoftRank(torch.autograd.Function):
     def forward(ctx: torch.autograd.function.FunctionCtx, values: Tensor, softness: float) -> Tensor:
         ordered, order = (values.detach() / softness).sort()
         exact = torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)
-        from scipy.optimize import isotonic_regression  # importing the losses loads torch alone
+        from scipy.optimize import isotonic_regression  # importing the losses should only load torch
 
         fit = isotonic_regression((ordered - exact).cpu().numpy())
         pooled = torch.from_numpy(fit.x).to(values)
@@ -142,11 +142,11 @@ class _SoftRank(torch.autograd.Function):
 
 
 def soft_rank(values: Tensor, softness: float) -> Tensor:
-    """Ranks from 1 (the lowest) to the number of values, [P] to [P], with a gradient; soft where values are close.
+    """Differentiable ranks from 1 (the lowest) to the number of values, [P] to [P]; soft for similar values.
 
     Args:
         values: Float [P].
-        softness: Values that differ by less have ranks that differ by less than 1; the smaller, the nearer to true
+        softness: Values that differ by less have ranks that differ by less than 1; smaller values are closer to true
             ranks.
     """
     ranks: Tensor = _SoftRank.apply(values, softness)

@@ -1,4 +1,4 @@
-"""Reading dense targets: a target for every entry, several positives in one row, masks and weights."""
+"""Dense targets: one target per entry, several positives per row, masks and weights."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rankwise.losses.inputs import ROUNDING, Samples, without_bad_numbers
 
-#: Entries so far below the lowest positive add nothing to a ranking, whatever its distance.
+#: Entries this far below the lowest positive do not contribute to a ranking, for any distance.
 FAR_BELOW = 1e6
 
-#: A ranking takes rows with several positives apart if no more than this share of the rows is added.
+#: A ranking splits rows with several positives if at most this fraction of rows is added.
 FEW_ADDED = 0.25
 
 
@@ -23,13 +23,13 @@ class DenseTargets:
 
     Attributes:
         logits: Attached to the graph, at least float32, [A, C].
-        rows: The rows of the P positives, rising, int64 [P].
-        classes: Each positive's class, int64 [P].
-        quality: Each positive's target, in the logits' type, [P].
-        image: Which image each row is from, int64 [A].
-        ignored: Which entries are left out, bool [A, C] or [A, 1]; None if none is.
-        weight: How much each entry counts, [A, C]; None if all count once.
-        normalizer: What sums are divided by instead of the number of positives, or None.
+        rows: The rows of the P positives, ascending, int64 [P].
+        classes: The class of each positive, int64 [P].
+        quality: The target of each positive, in the dtype of the logits, [P].
+        image: The image of each row, int64 [A].
+        ignored: Ignored entries, bool [A, C] or [A, 1]; None if there are none.
+        weight: Weight of each entry, [A, C]; None if all are 1.
+        normalizer: Divisor instead of the number of positives, or None.
     """
 
     logits: Tensor
@@ -42,7 +42,7 @@ class DenseTargets:
     normalizer: Tensor | None
 
     def samples(self) -> Samples:
-        """The samples that losses with one term per sample read."""
+        """The samples for losses with one term per sample."""
         return Samples(
             logits=without_bad_numbers(self.logits, self.ignored),
             labels=self.rows[:0],
@@ -61,9 +61,9 @@ class DenseTargets:
     def labelled(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same samples for a ranking, with at most one positive per row: logits, labels, quality and image.
 
-        Without a mask and with one positive per row the logits are passed on as they are. Masked entries are moved far
-        below all positives. A positive that is not the first of its row moves to a row of its own; where there are
-        many, every entry becomes a row.
+        Without a mask and with one positive per row, the logits are passed on unchanged. Masked entries are moved far
+        below all positives. Additional positives of a row get their own rows; if there are many, every entry becomes a
+        row.
         """
         logits, (count, classes) = self.logits, self.logits.shape
         later = torch.zeros_like(self.rows, dtype=torch.bool)
@@ -116,14 +116,14 @@ def read_dense(
     weight: Tensor | None = None,
     normalizer: Tensor | float | None = None,
 ) -> DenseTargets:
-    """Check the arguments of a loss's dense call and find the positives.
+    """Checks the arguments of a dense call and finds the positives.
 
     Args:
-        logits: Float [..., C]; half precision is taken up to float32. The first index is the image.
-        targets: [..., C] in [0, 1]: positive where above 0, and then its quality.
+        logits: Float [..., C]; half precision is converted to float32. The first dimension is the image.
+        targets: [..., C] in [0, 1]: positive if above 0, with the target as quality.
         mask: Bool [..., C], or [...] for whole rows, or what broadcasts to it: False entries are not read.
-        weight: How much each entry counts, float, in a shape as for ``mask``.
-        normalizer: What sums are divided by instead of the number of positives.
+        weight: Weight of each entry, float, with a shape as for ``mask``.
+        normalizer: Divisor instead of the number of positives.
 
     Raises:
         TypeError: If something is not a tensor.

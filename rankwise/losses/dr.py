@@ -1,4 +1,4 @@
-"""Distributional ranking: one pair, of the positives' and the negatives' expected scores."""
+"""Distributional ranking: a single pair, the expected scores of positives and negatives."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
 
 
 class DRLoss(SamplewiseLoss):
-    """DR loss: the expected score of the hard positives is to lie a margin above that of the hard negatives.
+    """DR loss: the expected score of hard positives should exceed that of hard negatives by a margin.
 
-    Scores are p = sigmoid(x). Both sets are summed up by an expectation in which hard samples weigh most: positives by
-    the softmax of −p/``positive_temperature``, negatives by that of p/``negative_temperature``. The loss is
-    τ/L · log(1 + exp(L · (E[negatives] − E[positives] + margin))). Without positives, E[positives] is an ideal 1.
+    Scores are p = sigmoid(x). Both sets are summarized by an expectation in which hard samples have the most weight:
+    the softmax of −p/``positive_temperature`` for positives, and of p/``negative_temperature`` for negatives. The loss
+    is τ/L · log(1 + exp(L · (E[negatives] − E[positives] + margin))). Without positives, E[positives] is 1.
 
     DR Loss: Improving Object Detection by Distributional Ranking, Qian et al. 2020, https://arxiv.org/abs/1907.10156
 
-    Choices: as in the published code, the gradient goes through the weights of the expectations too, and all images of
-    the batch are taken together; the paper's text has the mean over single images, which is ``scope="image"``.
+    Choices: as in the published code, the gradient also flows through the weights of the expectations, and all images
+        of the batch are compared together. The paper's text uses the mean over single images, which is
+        ``scope="image"``.
 
     Args:
-        margin: How far the positives shall be above the negatives.
-        positive_temperature: Temperature of the positives' softmax.
-        negative_temperature: Temperature of the negatives' softmax; 0.1/ln 3.5 by default.
-        smoothness: L, how sharp the smooth hinge is.
-        weight: τ, multiplies the loss.
-        scope: "batch" compares all samples of the batch, "image" each image by itself, averaged over images.
+        margin: The margin between positives and negatives.
+        positive_temperature: Softmax temperature of the positives.
+        negative_temperature: Softmax temperature of the negatives; 0.1/ln 3.5 by default.
+        smoothness: L, the sharpness of the smooth hinge.
+        weight: τ, a factor on the loss.
+        scope: "batch" compares all samples of the batch; "image" compares each image separately and averages over
+            images.
     """
 
     needs_quality = False

@@ -1,4 +1,4 @@
-"""Focal loss: cross entropy in which easy samples count little."""
+"""Focal loss: cross entropy that down-weights easy samples."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
 class FocalLoss(SamplewiseLoss):
-    """Focal loss, the usual classification loss of dense detectors: cross entropy in which easy samples count little.
+    """Focal loss, the usual classification loss of dense detectors: cross entropy that down-weights easy samples.
 
-    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
+    Summed over all samples and divided by the number of positives; ignored rows do not count. With p = sigmoid(x):
 
     - positives: α · (1 − p)^γ · −log p
     - negatives: (1 − α) · p^γ · −log(1 − p)
@@ -22,7 +22,7 @@ class FocalLoss(SamplewiseLoss):
 
     Args:
         alpha: α, the weight of positives; negatives have 1 − α.
-        gamma: γ, how fast the weight of an easy sample falls; 0 is weighted cross entropy.
+        gamma: γ, how strongly easy samples are down-weighted; 0 is weighted cross entropy.
     """
 
     needs_quality = False

@@ -13,17 +13,17 @@ from rankwise.losses.quality_focal import QualityFocalLoss
 class GeneralizedFocalLoss(QualityFocalLoss):
     """Generalized focal loss: :class:`QualityFocalLoss` for the scores, with distribution focal loss for the boxes.
 
-    The head must predict each side's distance as a distribution over bins (``head.bins``). The box loss then also has,
-    for each side, the cross entropy of that distribution with the true distance y, shared between the bins i and i + 1
-    around it: (i + 1 − y) · −log S_i + (y − i) · −log S_(i+1). It is averaged over the four sides, with the boxes' own
-    weights.
+    The head must predict the distance of each side as a distribution over bins (``head.bins``). The box loss then adds,
+    for each side, the cross entropy of that distribution with the true distance y, split between the neighboring bins i
+    and i + 1: (i + 1 − y) · −log S_i + (y − i) · −log S_(i+1). It is averaged over the four sides, with the weights of
+    the boxes.
 
     Generalized Focal Loss, Li et al. 2020, https://arxiv.org/abs/2006.04388
 
     Args:
-        beta: β, how fast the weight falls of a sample whose score is near its target.
-        distribution_weight: Weight of the distribution focal loss beside the box loss. The paper has 1/4 where the box
-            loss has 2, so 1/8 of it.
+        beta: β, how strongly samples close to their target are down-weighted.
+        distribution_weight: Weight of the distribution focal loss relative to the box loss. The paper uses 1/4 with a
+            box loss weight of 2, which is 1/8.
     """
 
     needs_distributions = True
@@ -37,8 +37,8 @@ class GeneralizedFocalLoss(QualityFocalLoss):
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         if boxes.distribution is None or boxes.distances is None:
             raise ValueError(
-                "GeneralizedFocalLoss needs a head that predicts distances as distributions: set the head's bins "
-                "(16 in the paper) and its coding to ltrb, or take QualityFocalLoss, which is the same without them"
+                "GeneralizedFocalLoss needs a head that predicts distances as distributions: set head.bins (16 in "
+                "the paper) and head.coding to ltrb, or use QualityFocalLoss, which is the same without them"
             )
         total = all_reduce_mean(boxes.weights.sum()).clamp(min=1e-6)
         errors = distribution_focal(boxes.distribution, boxes.distances).mean(1)  # [P]

@@ -1,4 +1,4 @@
-"""Gradient harmonising: samples count by how rare gradients like theirs are."""
+"""Gradient harmonizing: samples with frequent gradient norms are down-weighted."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
 
 
 class GHMLoss(SamplewiseLoss):
-    """GHM-C: cross entropy in which a sample counts the less, the more samples have a gradient as large as its own.
+    """GHM-C: cross entropy that down-weights samples whose gradient norm is frequent.
 
-    The size of a sample's gradient is g = |p − target|, p = sigmoid(x). The range of g is cut into ``bins`` regions,
-    and the loss is the mean over the regions that hold samples of (sum of the cross entropy in the region) / S, S being
-    the running average of the number of samples in it. So both the mass of easy negatives and outliers count little.
+    The gradient norm of a sample is g = |p − target|, p = sigmoid(x). The range of g is divided into ``bins`` regions.
+    The loss is the mean, over the non-empty regions, of (sum of the cross entropy in the region) / S, where S is the
+    running average of its number of samples. Both easy negatives and outliers therefore have little weight.
 
     Gradient Harmonized Single-stage Detector, Li et al. 2019, https://arxiv.org/abs/1811.05181
 
-    Choices: as in the published code, the mean is over the regions that hold samples now (the paper's text has all
-    ``bins``), and an empty region's average stays as it is. A region's average starts at the first number seen, not at
-    zero. Samples are counted over all processes. The averages are buffers, and move only in training mode.
+    Choices: as in the published code, the mean is over the non-empty regions (the paper's text uses all ``bins``), and
+        the average of an empty region does not change. Averages start at the first count, not at zero. Samples are
+        counted over all processes. The averages are buffers and are only updated in training mode.
 
     Args:
         bins: Number of regions.
-        momentum: Share of the old value in a region's running average; 0 counts every batch by itself.
+        momentum: Weight of the old value in the running averages; 0 uses only the current batch.
     """
 
     counts: Tensor

@@ -9,14 +9,14 @@ from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples
 from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
-#: No positive's target is below, as published.
+#: Minimum target of a positive, as published.
 LEAST_TARGET = 0.01
 
 
 class IABCELoss(SamplewiseLoss):
     """IoU-aware binary cross entropy of Align-DETR, the default of LW-DETR and RF-DETR.
 
-    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x) and
+    Summed over all samples and divided by the number of positives; ignored rows do not count. With p = sigmoid(x) and
     the target t = max(p^α · q^(1 − α), 0.01), a constant for the gradient:
 
     - positives: −(t · log p + (1 − t) · log(1 − p))
@@ -28,8 +28,8 @@ class IABCELoss(SamplewiseLoss):
     Choices: the rank weights of Align-DETR's many-to-one matching are left out, as in LW-DETR and RF-DETR.
 
     Args:
-        alpha: α, the share of the score in the target.
-        gamma: γ, how fast the weight of an easy negative falls.
+        alpha: α, the weight of the score in the target.
+        gamma: γ, how strongly easy negatives are down-weighted.
     """
 
     def __init__(self, alpha: float = 0.25, gamma: float = 2.0) -> None:

@@ -1,4 +1,4 @@
-"""Reading what a loss is called with: checks with clear errors, and where the positives are."""
+"""Checks the arguments of a loss with clear errors, and finds the positives."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ class Samples:
     Attributes:
         logits: At least float32, attached to the graph, [A, C].
         labels: int64 [A].
-        rows: The rows of the P positives, rising, int64 [P].
-        classes: Each positive's class, int64 [P].
-        quality: Each positive's quality, detached, in the logits' type, [P]; None if the loss reads none.
-        image: Which image each row is from, int64 [A], or None.
+        rows: The rows of the P positives, ascending, int64 [P].
+        classes: The class of each positive, int64 [P].
+        quality: The quality of each positive, detached, in the dtype of the logits, [P]; None if the loss does not use
+            it.
+        image: The image of each row, int64 [A], or None.
         has_ignored: Whether any row is ignored.
-        marked: The rows that are not background, positive or ignored, rising, int64 [M].
+        marked: The rows that are not background (positive or ignored), ascending, int64 [M].
         marks: Their labels, int64 [M].
-        ignored: Which entries are left out, bool [A, 1] or [A, C]; None if none is.
-        weight: How much each entry counts, [A, C]; None if all count once.
-        normalizer: What sums are divided by instead of the number of positives, or None.
+        ignored: Ignored entries, bool [A, 1] or [A, C]; None if there are none.
+        weight: Weight of each entry, [A, C]; None if all are 1.
+        normalizer: Divisor instead of the number of positives, or None.
     """
 
     logits: Tensor
@@ -47,7 +48,7 @@ class Samples:
 
     @property
     def positive_quality(self) -> Tensor:
-        """Each positive's quality, of samples that were read with ``needs_quality``, [P]."""
+        """The quality of each positive, [P]; only with ``needs_quality``."""
         assert self.quality is not None
         return self.quality
 
@@ -62,16 +63,16 @@ def read_samples(
     needs_image: bool = False,
     finite: bool = True,
 ) -> Samples:
-    """Check the arguments of a loss's call and find the positives.
+    """Checks the arguments of a loss and finds the positives.
 
     Args:
-        logits: Float [A, C] or [B, A, C]; half precision is taken up to float32. Ignored rows are not read.
-        labels: Integers [A] or [B, A], 0 to C - 1 a positive's class, C background, -1 ignored.
-        quality: Float of the labels' shape, in [0, 1] at positives; other rows are not read.
-        image: Integers of the labels' shape; for [B, A, C] logits the first index is the image if not given.
-        needs_quality: Whether the loss reads the quality; if not, it is left unchecked.
-        needs_image: Whether the loss reads the image indices; if not, they are left unchecked.
-        finite: Whether to look for NaN and infinity among the logits; a loss that meets each of them anyway need not.
+        logits: Float [A, C] or [B, A, C]; half precision is converted to float32. Ignored rows are not read.
+        labels: Integers [A] or [B, A]: 0 to C - 1 for the class of a positive, C for background, -1 for ignored.
+        quality: Float with the shape of the labels, in [0, 1] at positives; other rows are not read.
+        image: Integers with the shape of the labels; for [B, A, C] logits, the first dimension by default.
+        needs_quality: Whether the loss uses the quality; if not, it is not checked.
+        needs_image: Whether the loss uses the image indices; if not, they are not checked.
+        finite: Whether to check the logits for NaN and infinity; not necessary for a loss that notices them itself.
 
     Raises:
         ValueError: If an argument is missing, of the wrong shape or type, out of range, NaN or infinite.
@@ -81,7 +82,7 @@ def read_samples(
     classes = logits.shape[1]
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    marked = (labels != classes).nonzero().squeeze(1)  # few: all else is background, and so in range
+    marked = (labels != classes).nonzero().squeeze(1)  # few: all others are background and therefore in range
     marks = labels[marked].long()
     lowest, highest = torch.stack(marks.aminmax()).tolist() if len(marks) else (0, 0)
     if lowest < -1 or highest > classes:
@@ -91,7 +92,7 @@ def read_samples(
         logits = without_bad_numbers(logits, ignored)
     rows, of = (marked, marks) if lowest >= 0 else (marked[marks >= 0], marks[marks >= 0])
     if needs_image and image is None:
-        raise ValueError('scope="image" needs the argument image: which image each row is from, int64 [samples]')
+        raise ValueError('scope="image" needs the argument image: the image of each row, int64 [samples]')
     return Samples(
         logits=logits,
         labels=labels,
@@ -109,7 +110,7 @@ def read_samples(
 def flat(
     logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """What a loss is called with, as rows: [B, A, C] logits become [B · A, C], and the first index is the image.
+    """Flattens the arguments of a loss to rows: [B, A, C] logits become [B · A, C]; the first dimension is the image.
 
     Raises:
         TypeError: If something is not a tensor.
@@ -135,9 +136,9 @@ def flat(
 
 
 def without_ignored(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logits [A, C], with zeros in ignored rows where these are NaN or infinite: nobody is to read them.
+    """The logits [A, C], with zeros in ignored rows that are NaN or infinite, because they must not be used.
 
-    On other devices than a CPU the logits come back as they are, since a look at them would wait for the device.
+    On devices other than a CPU, the logits are returned unchanged, because a check would wait for the device.
     """
     if torch.compiler.is_compiling() or logits.device.type != "cpu" or labels.shape != logits.shape[:1]:
         return logits
@@ -148,11 +149,11 @@ def without_ignored(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def without_bad_numbers(logits: Tensor, ignored: Tensor | None) -> Tensor:
-    """The logits, with zeros for ignored NaN and infinity; a ValueError that says where if others are.
+    """The logits with zeros for ignored NaN and infinity; other NaN and infinity raise a ValueError that says where.
 
     Args:
         logits: [A, C].
-        ignored: Which entries are left out, bool [A, 1] or [A, C], or None.
+        ignored: Ignored entries, bool [A, 1] or [A, C], or None.
     """
     try:
         check_finite(logits.detach())
@@ -165,9 +166,9 @@ def without_bad_numbers(logits: Tensor, ignored: Tensor | None) -> Tensor:
 
 
 def check_finite(logits: Tensor) -> None:
-    """Raise a ValueError that says where, if a logit [A, C] is NaN or infinite."""
+    """Raises a ValueError that says where, if a logit [A, C] is NaN or infinite."""
     if logits.numel():
-        low, high = torch.stack(logits.aminmax()).tolist()  # NaN comes through aminmax
+        low, high = torch.stack(logits.aminmax()).tolist()  # aminmax propagates NaN
         if not (low > -torch.inf and high < torch.inf):
             raise ValueError(bad_numbers("logits", logits))
 
@@ -175,8 +176,8 @@ def check_finite(logits: Tensor) -> None:
 def _positive_quality(quality: Tensor | None, rows: Tensor, dtype: torch.dtype) -> Tensor:
     if quality is None:
         raise ValueError(
-            "this loss needs the argument quality: the IoU of each positive's predicted box with its ground truth, "
-            "float [samples]"
+            "this loss needs the argument quality: the IoU of the predicted box of each positive with its ground "
+            "truth, float [samples]"
         )
     picked = quality.detach()[rows].to(dtype)
     if not bool(((picked >= -ROUNDING) & (picked <= 1 + ROUNDING)).all()):
@@ -185,7 +186,7 @@ def _positive_quality(quality: Tensor | None, rows: Tensor, dtype: torch.dtype) 
 
 
 def check_arguments(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> None:
-    """Raise a ValueError if shapes or types of a loss's arguments are wrong."""
+    """Raises a ValueError if the shapes or dtypes of the arguments are wrong."""
     if logits.ndim != 2 or logits.shape[1] == 0 or not logits.is_floating_point():
         raise ValueError(
             f"logits must be floating point of shape [samples, classes], got {logits.dtype} {list(logits.shape)}"
@@ -202,12 +203,11 @@ def _check_rows(name: str, value: Tensor, count: int, integer: bool) -> None:
     right = not (value.is_floating_point() or value.dtype == torch.bool) if integer else value.is_floating_point()
     if value.shape != (count,) or not right:
         raise ValueError(
-            f"{name} must be {kind} of shape [{count}], one for each row of logits, got {value.dtype} "
-            f"{list(value.shape)}"
+            f"{name} must be {kind} of shape [{count}], one per row of logits, got {value.dtype} {list(value.shape)}"
         )
 
 
-#: What arguments with these annotations must be, and how that is called.
+#: Expected types and their names, by annotation.
 SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "float": ((int, float), "a number"),
     "int": (int, "an integer"),
@@ -216,7 +216,7 @@ SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 def check_settings(constructor: Callable[..., None]) -> Callable[..., None]:
-    """The constructor of a loss, which checks that numbers are numbers; by its annotations, "| None" allows None."""
+    """Wraps the constructor of a loss with type checks by its annotations; "| None" allows None."""
     signature = inspect.signature(constructor)
 
     @wraps(constructor)
@@ -234,6 +234,6 @@ def check_settings(constructor: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Raise a ValueError if a constructor's argument is none of the known ones."""
+    """Raises a ValueError if an argument is not one of the known values."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")

@@ -13,7 +13,7 @@ from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 class MALoss(SamplewiseLoss):
     """Matching-aware loss of DEIM: varifocal loss in which positives with poor boxes keep their weight.
 
-    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
+    Summed over all samples and divided by the number of positives; ignored rows do not count. With p = sigmoid(x):
 
     - positives: −(q^γ · log p + (1 − q^γ) · log(1 − p))
     - negatives: α · p^γ · −log(1 − p), where p^γ is a constant for the gradient
@@ -21,8 +21,8 @@ class MALoss(SamplewiseLoss):
     DEIM: DETR with Improved Matching for Fast Convergence, Huang et al. 2025, https://arxiv.org/abs/2412.04234
 
     Args:
-        gamma: γ, the power of the target and of the negatives' weight. DEIM's recipes have 1.5.
-        alpha: α, the weight of negatives; DEIM has none, that is 1.
+        gamma: γ, the exponent of the target and of the weight of negatives. DEIM uses 1.5.
+        alpha: α, the weight of negatives; 1 in DEIM.
     """
 
     def __init__(self, gamma: float = 1.5, alpha: float = 1.0) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class Pairs:
-    """A choice of pairs: what a positive is ranked against."""
+    """A pair selection: the samples that a positive is ranked against."""
 
 
 @dataclass(frozen=True)
@@ -16,4 +16,4 @@ class PositiveVsNegative(Pairs):
 
 @dataclass(frozen=True)
 class AdaptivePairs(Pairs):
-    """Also against every positive of strictly lower quality (ARPS, Algorithm 1): A_u = N ∪ {v ∈ P : q_v < q_u}."""
+    """Negatives, and every positive of strictly lower quality (ARPS, Algorithm 1): A_u = N ∪ {v ∈ P : q_v < q_u}."""

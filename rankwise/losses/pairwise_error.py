@@ -1,4 +1,4 @@
-"""The paper's formula: every ranking loss as a distance, a balance constant and a choice of pairs."""
+"""The general formula of the paper: a ranking loss as distance, balance constant and pair selection."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from rankwise.pairsums import Distance, Method, RankingSpec, Scope, SigmoidCross
 class PairwiseError(RankingLoss):
     """Pairwise error: L = 1/|P| · Σ_u w_u / B_u · Σ_{v ∈ A_u} D(x_v - p_u), with B_u constant for the gradient.
 
-    AP loss, PE and APE are combinations of its choices. The gradient is the error-driven one: with S the distance's
-    rank (H, or the sigmoid), each pair pulls u up and pushes v down by w_u / B_u · S(x_v - p_u) / |P|. For cross
-    entropy that is also the true gradient. Without positives the loss is 0.
+    AP loss, PE and APE are special cases. The gradient is error-driven: with S the rank function of the distance (H, or
+    the sigmoid), each pair pulls u up and pushes v down by w_u / B_u · S(x_v - p_u) / |P|. For cross entropy, this is
+    also the true gradient. Without positives, the loss is 0.
 
     Args:
-        distance: D, what a pair adds to the error: Step, Sigmoid or SigmoidCrossEntropy, the default.
-        balance: B_u, what a positive's errors are divided by: Rank, the default, or ValidNegatives.
-        pairs: A_u, what a positive is ranked against: AdaptivePairs, the default, or PositiveVsNegative.
-        weight_by_quality: Weigh each positive by its quality (w_u = q_u) instead of 1.
-        interpolated: Take the precision as the running maximum over the positives in order of rising logit, as AP loss
-            does. Only with Step or Sigmoid, Rank and PositiveVsNegative.
-        max_negatives: Q, count only the Q highest negatives. None counts all.
-        scope: Rank together all samples of this process ("batch"), of each image ("image", which needs the argument
-            ``image`` in the call) or of all processes ("world").
-        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
-            "dense" takes every pair by itself, the definition.
-        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
-            they make the loss NaN. None checks on a CPU only.
+        distance: D, the error of a pair: Step, Sigmoid or SigmoidCrossEntropy (default).
+        balance: B_u, the divisor of the errors of a positive: Rank (default) or ValidNegatives.
+        pairs: A_u, the samples that a positive is ranked against: AdaptivePairs (default) or PositiveVsNegative.
+        weight_by_quality: Weight each positive by its quality (w_u = q_u) instead of 1.
+        interpolated: Use interpolated precision, the running maximum over the positives in ascending order of logit, as
+            in AP loss. Only with Step or Sigmoid, Rank and PositiveVsNegative.
+        max_negatives: Q, use only the Q negatives with the highest logits. None uses all.
+        scope: The samples ranked together: those of this process ("batch"), of each image ("image", which needs the
+            argument ``image``) or of all processes ("world").
+        method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
+            one; "dense" computes every pair, as in the definition.
+        check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.
+            Otherwise they make the loss NaN. None checks only on a CPU.
     """
 
     def __init__(
@@ -52,7 +52,10 @@ class PairwiseError(RankingLoss):
             )
         by_rank, adaptive = isinstance(balance, Rank), isinstance(pairs, AdaptivePairs)
         if interpolated and (isinstance(distance, SigmoidCrossEntropy) or not by_rank or adaptive):
-            raise ValueError("interpolated=True needs Step or Sigmoid, Rank and PositiveVsNegative to have a precision")
+            raise ValueError(
+                "interpolated=True needs Step or Sigmoid, Rank and PositiveVsNegative, because it "
+                "interpolates the precision"
+            )
         if max_negatives is not None and max_negatives < 1:
             raise ValueError(f"max_negatives must be at least 1, or None for all, got {max_negatives}")
         spec = RankingSpec(

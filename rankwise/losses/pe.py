@@ -9,21 +9,21 @@ from rankwise.pairsums import Method, Scope, SigmoidCrossEntropy
 
 
 class PELoss(PairwiseError):
-    """Pairwise Error: the cross entropy of every positive with every negative, over the positive's rank.
+    """Pairwise Error: the cross entropy of every positive with every negative, divided by the rank of the positive.
 
     Revisiting AP Loss for Dense Object Detection, Xu et al. 2022, https://arxiv.org/abs/2207.12042
 
     Args:
         lam: Steepness λ of the sigmoid.
-        weight_by_quality: Weigh each positive by its quality.
-        max_negatives: Count only so many negatives, the highest. None counts all.
+        weight_by_quality: Weight each positive by its quality.
+        max_negatives: Use only this many negatives, those with the highest logits. None uses all.
         cut: Drop the pairs with λ(n_v - p_u) < -cut, as the published code does with 4. None keeps all.
-        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
+        scope: The samples ranked together: those of this process ("batch"), of each image ("image") or of all processes
             ("world").
-        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
-            "dense" takes every pair by itself, the definition.
-        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
-            they make the loss NaN. None checks on a CPU only.
+        method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
+            one; "dense" computes every pair, as in the definition.
+        check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.
+            Otherwise they make the loss NaN. None checks only on a CPU.
     """
 
     def __init__(

@@ -12,24 +12,24 @@ from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
 class PositionSupervisedLoss(SamplewiseLoss):
-    """Position-supervised loss of Stable-DINO: focal loss with a target made of the box alone.
+    """Position-supervised loss of Stable-DINO: focal loss whose target depends only on the box.
 
-    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x) and
-    s = q^power over the largest q^power of the same image:
+    Summed over all samples and divided by the number of positives; ignored rows do not count. With p = sigmoid(x) and s
+    = q^power over the largest q^power of the same image:
 
     - positives: α · |s − p|^γ · −(s · log p + (1 − s) · log(1 − p))
     - negatives: (1 − α) · p^γ · −log(1 − p)
 
-    Without the argument ``image`` the whole batch counts as one image.
+    Without the argument ``image``, the whole batch counts as one image.
 
     Detection Transformer with Stable Matching, Liu et al. 2023, https://arxiv.org/abs/2304.04742
 
-    Choices: the power is 1, as in LW-DETR and RF-DETR; Stable-DINO's own code has 2.
+    Choices: the exponent is 1, as in LW-DETR and RF-DETR; the code of Stable-DINO uses 2.
 
     Args:
         alpha: α, the weight of positives; negatives have 1 − α.
-        gamma: γ, how fast the weight of a sample falls whose score is near its target.
-        power: The power of the quality in the target.
+        gamma: γ, how strongly samples close to their target are down-weighted.
+        power: The exponent of the quality in the target.
     """
 
     def __init__(self, alpha: float = 0.25, gamma: float = 2.0, power: float = 1.0) -> None:
@@ -58,7 +58,7 @@ class PositionSupervisedLoss(SamplewiseLoss):
 
 
 def _over_best(values: Tensor, samples: Samples) -> Tensor:
-    """Each positive's value over the largest of its image; 0 where that is 0."""
+    """The value of each positive divided by the largest of its image; 0 if that is 0."""
     if not len(values):
         return values
     if samples.image is None:

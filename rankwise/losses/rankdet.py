@@ -1,4 +1,4 @@
-"""RankDetNet's losses: positives score above negatives, and better boxes above worse ones."""
+"""RankDetNet's losses: positives rank above negatives, and better boxes above worse ones."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
 from rankwise.pairsums import Method, product_sums
 
-#: Pairs of positives taken at once by the dense method: 4 million make 32 MB.
+#: Pairs of positives per block of the dense method: 4 million take 32 MB.
 PAIRS = 1 << 22
 
 
 class RankDetLoss(SamplewiseLoss):
-    """RankDetNet's two ranking losses: positives shall score above negatives, and positives in order of their quality.
+    """RankDetNet's two ranking losses: positives above negatives, and positives in order of quality.
 
-    Both are over pairs of scores f = sigmoid(x), each pair with an error d, and both are the sum of (d / Σ d) · d: a
-    pair counts by its own error, which is a constant for the gradient.
+    Both use pairs of scores f = sigmoid(x) with an error d per pair, and both are the sum of (d / Σ d) · d: each pair
+    is weighted by its error, which is a constant for the gradient.
 
-    - Ranking: d = exp(α · (f_v − f_u)) for positives u and negatives v. The negatives are first gathered in ``groups``
-      equal parts of the range of scores, and each part stands in a pair with its mean score, so that the mass of easy
-      ones does not outweigh the hard.
+    - Ranking: d = exp(α · (f_v − f_u)) for positives u and negatives v. The negatives are first grouped into ``groups``
+      equal bins of the score range, and each group is represented by its mean score, so that the many easy negatives do
+      not outweigh the hard ones.
     - IoU-guided: d = exp(−α · (f_i − f_j)(q_i − q_j)) for all pairs of positives of the same class, q their qualities.
 
     RankDetNet: Delving Into Ranking Constraints for Object Detection, Liu et al. 2021,
     https://openaccess.thecvf.com/content/CVPR2021/html/Liu_RankDetNet_Delving_Into_Ranking_Constraints_for_Object_Detection_CVPR_2021_paper.html
 
-    Choices: negatives are all samples that are no positive, the other classes of positive rows included, which also
-    does the work of the paper's ranking within each class. The paper pairs positives of the same pyramid level only,
-    which a loss here does not know. Gradients reach the scores alone. The paper starts from a detector warmed up with
-    focal loss, since gradients are small where scores are near 0. All samples of this process rank together.
+    Choices: negatives are all samples that are not positive, including the other classes of positive rows, which also
+        covers the ranking within each class of the paper. The paper only pairs positives of the same pyramid level,
+        which is unknown to a loss here. Only the scores get gradients. The paper starts from a detector warmed up with
+        focal loss, because gradients are small if scores are near 0. All samples of this process are ranked together.
 
     Args:
-        alpha: α, how steeply the error of a pair rises.
-        groups: Number of parts that the negatives are gathered in. With few of them a fresh head learns slowly.
-        method: "fast" takes the pairs of positives at linear cost, exact; "dense" one by one, the definition.
+        alpha: α, the steepness of the error of a pair.
+        groups: Number of groups of negatives. With few groups, an untrained head learns slowly.
+        method: "fast" computes the pairs of positives exactly at linear cost; "dense" computes them one by one, as in
+            the definition.
     """
 
     takes_weights = False
@@ -83,7 +84,7 @@ class RankDetLoss(SamplewiseLoss):
             errors = torch.exp(self.alpha * (mean - scores[:, None])) * present  # [P, groups]
             terms = errors.square() / errors.sum().clamp(min=1e-12)
             return terms.sum(), -self.alpha * terms.sum(1), self.alpha * terms.sum(0)
-        # An error is a factor of the positive times one of the group, so are its square and their sums.
+        # An error is a product of a factor of the positive and one of the group, and so are its square and the sums.
         low, high = torch.exp(-self.alpha * scores), torch.exp(self.alpha * mean) * present
         total = (low.sum() * high.sum()).clamp(min=1e-12)
         of_positives = low.square() * (high.square().sum() / total)
@@ -98,7 +99,7 @@ class RankDetLoss(SamplewiseLoss):
         squares = sums(scores, quality, classes, number, 2 * self.alpha, values)
         alike = torch.bincount(classes, minlength=number)
         has_pairs = (alike > 1).any()
-        # A positive is no pair with itself: its own error is exactly 1, and its own gradient 0.
+        # A positive does not form a pair with itself: its own error is exactly 1 and its own gradient 0.
         total = torch.where(has_pairs, (errors - 1).sum(), 1.0)
         loss = torch.where(has_pairs, (squares[:, 0] - 1).sum() / total, 0.0)
         return loss, -2 * self.alpha * (quality * squares[:, 0] - squares[:, 1]) / total

@@ -1,4 +1,4 @@
-"""What the ranking losses have in common: all are computed by an engine, from a description of what to compute."""
+"""The base class of the ranking losses, which are computed by an engine from a specification."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class RankingLoss(Loss):
     """A loss over the pairs of positives and other samples, computed by one of the engines of `rankwise.pairsums`.
 
     Args:
-        spec: What to compute.
-        method: The engine; "fast" takes the best there is.
-        check: Whether bad values raise an error at once; None does so on a CPU only.
+        spec: The specification of the loss.
+        method: The engine; "fast" uses the best available one.
+        check: Whether invalid values raise an error; None does so only on a CPU.
     """
 
     @abstractmethod
@@ -30,19 +30,19 @@ class RankingLoss(Loss):
         check_choice("method", method, get_args(Method))
         if method != "dense" and type(spec.distance) not in (Step, Sigmoid, SigmoidCrossEntropy):
             raise ValueError(
-                f"{type(spec.distance).__name__} is a distance of your own, which only the definition can sum: use "
-                'method="dense", or Step, Sigmoid or SigmoidCrossEntropy themselves'
+                f"{type(spec.distance).__name__} is a custom distance, which needs "
+                'method="dense": use that, or Step, Sigmoid or SigmoidCrossEntropy'
             )
         self.spec, self.method, self.check = spec, method, check
 
     @property
     def scope(self) -> Scope:
-        """Which samples rank together."""
+        """The samples that are ranked together."""
         return self.spec.scope
 
     @property
     def distance(self) -> Distance:
-        """What a pair adds."""
+        """The error of a pair."""
         return self.spec.distance
 
     def _labelled(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Tensor:
@@ -55,14 +55,16 @@ class RankingLoss(Loss):
         return Outcome(ranked.loss, ranked.log)
 
     def ranked(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Ranked:
-        """The loss, numbers for the log, and each row's box weight."""
+        """The loss, values for logging, and the box weight of each row."""
         logits, labels, quality, image = flat(logits, labels, quality, image)
         needs_quality, needs_image = self.spec.needs_quality, self.spec.scope == "image"
         check_arguments(logits, labels, quality if needs_quality else None, image if needs_image else None)
         if needs_quality and quality is None:
-            raise ValueError("quality must be given: float [A], the IoU of each positive's predicted box")
+            raise ValueError(
+                "the argument quality is missing: float [A], the IoU of the predicted box of each positive"
+            )
         if needs_image and image is None:
-            raise ValueError('scope="image" needs the argument image: which image each row is from, int64 [samples]')
+            raise ValueError('scope="image" needs the argument image: the image of each row, int64 [samples]')
         return compute(
             logits,
             labels,

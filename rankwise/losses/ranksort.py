@@ -1,4 +1,4 @@
-"""RankSort: every positive above every negative, and the positives in order of their quality."""
+"""RankSort: positives above negatives, and positives in order of quality."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from rankwise.pairsums import Method, RankingSpec, Scope, Step
 
 
 class RankSortLoss(RankingLoss):
-    """RankSort loss: ranks the positives above the negatives and sorts them among themselves by quality.
+    """RankSort loss: ranks positives above negatives and sorts positives by quality.
 
     With H(z) = clamp(z/2δ + 1/2, 0, 1), rank⁺(u) and rank⁻(u) the sums of H(x_v − p_u) over all positives (u itself
     counts H(0) = 1/2) and over the negatives, each positive u has
 
     - a ranking error rank⁻(u) / (rank⁺(u) + rank⁻(u)),
-    - a sorting error: the mean of 1 − q_v over the positives v above it, weighted by H, less the same mean over only
-      those of them with q_v ≥ q_u, which is what a perfect order would leave.
+    - a sorting error: the mean of 1 − q_v over the positives v above it, weighted by H, minus the same mean over only
+      those with q_v ≥ q_u, the value for a perfect order.
 
     The loss is the mean over the positives of both. The gradient is the identity update: a positive is pulled up by its
-    errors; negatives are pushed down by the ranking error in shares of H, positives of lower quality by the sorting
-    error in shares of H. The box loss is scaled, by a constant for the gradient, to the value of this loss over all
-    processes; give it the weight 1, and weigh the boxes by their scores, as the paper does.
+    errors, negatives are pushed down by the ranking error and positives of lower quality by the sorting error, both in
+    proportion to H. The box loss is scaled to the value of this loss over all processes, by a factor that is constant
+    for the gradient. Use a weight of 1 and weight the boxes by score, as in the paper.
 
     Rank & Sort Loss for Object Detection and Instance Segmentation, Oksuz et al. 2021, https://arxiv.org/abs/2107.11669
 
     Args:
-        delta: δ, half the width of the step's ramp.
-        scope: Rank together all samples of this process ("batch"), of each image ("image") or of all processes
+        delta: δ, half the width of the ramp.
+        scope: The samples ranked together: those of this process ("batch"), of each image ("image") or of all processes
             ("world").
-        method: "fast" is exact at linear cost, by the best engine there is; "triton", "numba" and "torch" name one;
-            "dense" takes every pair by itself, the definition.
-        check: Whether bad values raise an error that says where they are, which on a GPU waits for the device. If not,
-            they make the loss NaN. None checks on a CPU only.
+        method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
+            one; "dense" computes every pair, as in the definition.
+        check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.
+            Otherwise they make the loss NaN. None checks only on a CPU.
     """
 
     def __init__(

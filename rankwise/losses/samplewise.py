@@ -1,4 +1,4 @@
-"""What the losses share that add up one term a sample: the sum over the negatives in one pass, and the normaliser."""
+"""Shared code of losses with one term per sample: the sum over the negatives in one pass, and the normalizer."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from rankwise.losses.second_order import unshared
 
 
 class SamplewiseLoss(Loss):
-    """A loss with one term per sample: it reads the samples, and says in ``of`` what comes of them."""
+    """A loss with one term per sample, computed by ``of``."""
 
-    #: Whether it reads the quality of positives.
+    #: Whether it uses the quality of positives.
     needs_quality: ClassVar[bool] = True
-    #: Whether it is a sum over samples divided by the number of positives, so that weights and a normaliser fit.
+    #: Whether it is a sum over samples divided by the number of positives, so that weights and a normalizer apply.
     takes_weights: ClassVar[bool] = True
 
     @abstractmethod
     def of(self, samples: Samples) -> Outcome:
-        """The loss of samples that were read."""
+        """The loss of the samples."""
 
     def reads_image(self, image: Tensor | None) -> bool:
-        """Whether it reads which image each row is from, if it was given so."""
+        """Whether it uses the image of each row, if given."""
         return False
 
     @eager
@@ -55,7 +55,7 @@ class SamplewiseLoss(Loss):
         normalizer: Tensor | float | None = None,
     ) -> Outcome:
         if not self.takes_weights and not (weight is None and normalizer is None):
-            raise ValueError(f"{type(self).__name__} has its own weighting; leave weight and normalizer out")
+            raise ValueError(f"{type(self).__name__} has its own weighting; remove weight and normalizer")
         samples = read_dense(logits, targets, mask, weight, normalizer).samples()
         return self._counted(samples if self.reads_image(samples.image) else replace(samples, image=None))
 
@@ -78,7 +78,11 @@ class _KnownGradient(torch.autograd.Function):
     def backward(ctx: torch.autograd.function.FunctionCtx, upstream: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = ctx.saved_tensors  # type: ignore[attr-defined]
         if upstream.device.type == "cpu" and upstream.item() == 1:
-            return unshared(gradient), None, None  # a sum of losses passes on ones: one pass over the samples less
+            return (
+                unshared(gradient),
+                None,
+                None,
+            )  # a sum of losses passes on ones: saves a pass
         return gradient * upstream, None, None
 
 
@@ -89,7 +93,7 @@ def with_gradient(logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def world_positives(samples: Samples) -> Tensor:
-    """What sums are divided by: if not given, the positives a process has on average, at least 1 in all."""
+    """The divisor of sums: by default the mean number of positives per process, at least 1 in total."""
     if samples.normalizer is not None:
         return samples.normalizer
     return all_reduce_mean(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=1 / world_size())
@@ -110,9 +114,9 @@ def focal_sum(
 
     Args:
         samples: The samples.
-        gamma: How fast the weight of an easy negative falls.
-        weight: What the negatives are multiplied with.
-        positive: Gives each positive's term from its logit, [P] to [P].
+        gamma: How strongly easy negatives are down-weighted.
+        weight: Factor on the negatives.
+        positive: Computes the term of each positive from its logit, [P] to [P].
         constant_weight: Whether p^γ is a constant for the gradient.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Gradients of losses can be changed in place and asked for again, but not be differentiated: that is an error."""
+"""Gradients of losses can be modified in place and computed again, but not differentiated, which is an error."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MESSAGE = (
 
 
 def once_differentiable(logits: Tensor) -> Tensor:
-    """The same logits; who differentiates the gradient that comes back through them gets an error.
+    """The same logits; differentiating the gradient that flows back through them raises an error.
 
-    Without it a gradient penalty would be a constant, and dropped without a word.
+    Otherwise a gradient penalty would silently be a constant.
     """
     if torch.compiler.is_compiling() or not (isinstance(logits, Tensor) and logits.requires_grad):
         return logits
@@ -26,7 +26,7 @@ def once_differentiable(logits: Tensor) -> Tensor:
 
 
 def unshared(gradient: Tensor) -> Tensor:
-    """A gradient that may be changed in place while the graph keeps its own; copied only once it is changed."""
+    """A gradient that can be modified in place while the graph keeps its own; copied on write."""
     try:
         return torch._lazy_clone(gradient)
     except (AttributeError, RuntimeError):  # an older torch, or memory that it did not allocate

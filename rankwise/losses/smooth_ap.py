@@ -11,17 +11,17 @@ from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
 
-#: The sigmoid of what is farther from 0 is 0 or 1 in float64, and its slope below 1e-26.
+#: Beyond this, the sigmoid is 0 or 1 in float64 and its derivative is below 1e-26.
 SATURATED = 60.0
 
-#: Pairs taken at once: 4 million make 32 MB of differences.
+#: Pairs per block: 4 million take 32 MB.
 PAIRS = 1 << 22
 
 Method = Literal["fast", "dense"]
 
 
 class SmoothAPLoss(SamplewiseLoss):
-    """Smooth-AP: one minus the mean over positives of rank⁺/rank, with S(z) = sigmoid(z/τ) for every step of a rank.
+    """Smooth-AP: one minus the mean over positives of rank⁺/rank, with ranks as sums of S(z) = sigmoid(z/τ).
 
     rank⁺(u) is 1 plus the sum of S(f_v − f_u) over the other positives, rank(u) is rank⁺(u) plus the sum over the
     negatives. The gradient is the true one, through both ranks. Without positives the loss is 0.
@@ -29,14 +29,14 @@ class SmoothAPLoss(SamplewiseLoss):
     Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, Brown et al. 2020,
     https://arxiv.org/abs/2007.12163
 
-    Choices: f = sigmoid(x), since the published code ranks similarities, which are bounded as scores are, and τ is made
-    for that range. All samples of this process rank together. Pairs so far apart that S is 0 or 1 in float64 are
-    counted and not computed; the others are taken one by one, so a batch with many scores near each other costs
-    positives times negatives: it is here to compare with, and no faster than that.
+    Choices: f = sigmoid(x), because the published code ranks similarities, which are bounded like scores, and τ is
+        chosen for that range. All samples of this process are ranked together. Pairs so far apart that S is 0 or 1 in
+        float64 are counted; the others are computed one by one, so a batch with many similar scores costs positives
+        times negatives. It is included for comparison.
 
     Args:
-        temperature: τ, how soft a step is.
-        method: "fast" counts the pairs that are far apart; "dense" takes every pair by itself, the definition.
+        temperature: τ, the softness of a step.
+        method: "fast" counts the pairs that are far apart; "dense" computes every pair, as in the definition.
     """
 
     needs_quality = False

@@ -1,4 +1,4 @@
-"""Losses inside ``torch.func.grad`` and its kin, whose tensors are wrapped: value and gradient are taken outside."""
+"""Support for ``torch.func.grad`` and similar transforms, whose tensors are wrapped."""
 
 from __future__ import annotations
 

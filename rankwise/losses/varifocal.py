@@ -1,4 +1,4 @@
-"""Varifocal loss: positives count by their quality, negatives by how wrong they are."""
+"""Varifocal loss: positives are weighted by quality, negatives by their error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
 
 
 class VarifocalLoss(SamplewiseLoss):
-    """Varifocal loss: positives learn the quality q of their box and count by it, easy negatives count little.
+    """Varifocal loss: positives learn the quality q of their box and are weighted by it; easy negatives are
+    down-weighted.
 
-    Summed over all samples and divided by the number of positives; ignored rows are left out. With p = sigmoid(x):
+    Summed over all samples and divided by the number of positives; ignored rows do not count. With p = sigmoid(x):
 
     - positives: q · −(q · log p + (1 − q) · log(1 − p))
     - negatives: α · p^γ · −log(1 − p)
@@ -22,7 +23,7 @@ class VarifocalLoss(SamplewiseLoss):
 
     Args:
         alpha: α, the weight of negatives.
-        gamma: γ, how fast the weight of an easy negative falls.
+        gamma: γ, how strongly easy negatives are down-weighted.
     """
 
     def __init__(self, alpha: float = 0.75, gamma: float = 2.0) -> None:
