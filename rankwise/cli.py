@@ -311,7 +311,7 @@ def reproduce(words: list[str]) -> None:
     parser = _parser(
         "reproduce",
         "Train the missing rows of a table and print it with the values and claims of the paper.\n\n"
-        f"Tables:\n{names}\n  {'all':<18} all tables\n  {'summary':<18} write all finished tables to one page",
+        f"Tables:\n{names}\n  {'all':<18} all tables\n  {'summary':<18} write all finished tables as pages",
     )
     parser.add_argument("table", type=str, help="Name of the table, all, or summary.")
     parser.add_argument(
@@ -341,7 +341,8 @@ def reproduce(words: list[str]) -> None:
         raise UserError("--seeds must be at least 1 and --budget above 0")
     out = config.out.replace("NAME", "shapes" if config.data == "shapes" else Path(config.data).resolve().name)
     if config.table == "summary":
-        print(write_summary([Path(part) for part in out.split(",")], Path(config.page)))
+        given = config.out != parser.get_default("out") or Path(out).is_dir()
+        print(write_summary([Path(part) for part in out.split(",") if given], Path(config.page)))
         return
     recipe = config.recipe or ("shapes" if config.data == "shapes" else None)
     if recipe is not None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
-from rankwise.evaluation.figures import draw_score_against_iou, new_panels, save_figure, style_panel
+from rankwise.evaluation.figures import draw_score_against_iou, new_panels, read_metrics, save_figure, style_panel
 from rankwise.losses import Sigmoid, SigmoidCrossEntropy, Step
 from rankwise.reproduce.tables import paper_row
 
@@ -39,6 +39,9 @@ def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], fo
     if results.name == "correlation" and firsts:
         opened = {name: _evaluation(run) for name, run in firsts.items()}
         made.append(_save(score_against_iou_by_row(opened), folder / "score_against_iou.png"))
+    if results.name == "speed" and firsts:
+        logs = {name: [read_metrics(run / "metrics.jsonl") for run in seeds if run] for name, seeds in runs.items()}
+        made.append(_save(ap_against_minutes(logs), folder / "ap_against_minutes.png"))
     if results.name == "calibration":
         made += sorted(folder.glob("calibration_reliability_*.png"))
     if results.name == "clustering":
@@ -120,6 +123,36 @@ def precision_recall_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1.01)
         panel.legend(fontsize=7, framealpha=0.85, edgecolor="none")
+    return figure
+
+
+def minutes(line: Mapping[str, Any]) -> float:
+    """How long a run had trained at a line of its log that holds the mean time of each part of a step so far."""
+    return float(line["step"] * sum(line["seconds"].values()) / 60)
+
+
+def ap_against_minutes(logs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Figure:
+    """AP of each evaluation against the minutes of training until then, a line a run, a color a row.
+
+    Args:
+        logs: For each row the logs of its runs, as `metrics.jsonl` has them.
+    """
+    figure, (panel,) = new_panels(1, width=6.4, height=4.2)
+    for index, (name, seeds) in enumerate(logs.items()):
+        for number, log in enumerate(seeds):
+            trained = [line for line in log if line.get("kind") == "train"]
+            points = [
+                (minutes(before[-1]) * line["step"] / before[-1]["step"], line["ap"])
+                for line in log
+                if line.get("kind") == "eval" and (before := [t for t in trained if t["step"] <= line["step"]])
+            ]
+            label = name if number == 0 else None
+            if points:
+                panel.plot(*np.array(points, float).T, "o-", markersize=4, color=hex_color(index), label=label)
+    style_panel(panel, "minutes of training", "AP", "AP against minutes of training")
+    panel.set_xlim(left=0)
+    panel.set_ylim(bottom=0)
+    panel.legend(framealpha=0.85, edgecolor="none")
     return figure
 
 

@@ -14,7 +14,7 @@ from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, read_json
 from rankwise.files.writing import make_folder, write_text
 from rankwise.reproduce.calibration import calibration_numbers
-from rankwise.reproduce.figures import draw_figures
+from rankwise.reproduce.figures import draw_figures, minutes
 from rankwise.reproduce.plans import Plan, ReproduceError, train_once
 from rankwise.reproduce.tables import TABLES
 from rankwise.reproduce.text import Results, markdown, on_screen, verdicts_on_screen
@@ -35,7 +35,7 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
         train: False shows the runs that are done and trains nothing.
     """
     table, console = TABLES[name], Console(highlight=False)
-    plan = replace(plan, from_backbone=name != "calibration")  # there rows are not compared with each other
+    plan = replace(plan, from_backbone=table.from_backbone)
     if train:
         plan.prepare(lambda text: console.print(text, soft_wrap=True))
     runs: dict[str, list[Path | None]] = {row.name: [] for row in table.rows}
@@ -73,6 +73,8 @@ def read_run(run: Path) -> dict[str, float | None]:
         result: dict[str, Any] = read_json(run / "eval.json")
         numbers: dict[str, float | None] = {column: result[key] for column, key in METRICS.items()}
         numbers |= {key.upper(): result["correlation"][key] for key in ("pcc", "scc", "kcc")}
+        check = result.get("reliability") or {}
+        numbers |= {name: check.get(part, {}).get("ece") for name, part in (("ECE raw", "before"), ("ECE", "after"))}
     except (ParseError, KeyError, TypeError) as error:
         raise ReproduceError(
             f"{shown(run)}/eval.json: damaged ({error}); make it again with: rankwise eval {run}"
@@ -81,6 +83,7 @@ def read_run(run: Path) -> dict[str, float | None]:
     steps = [line for line in (read_metrics(metrics) if metrics.is_file() else []) if line.get("kind") == "train"]
     for part in ("loss", "assign"):
         numbers[f"{part} ms"] = _milliseconds(steps, part)
+    numbers["minutes"] = minutes(steps[-1]) if steps else None
     return numbers
 
 

@@ -1,10 +1,13 @@
-"""A Markdown page with all tables that have been reproduced."""
+"""Pages of all tables that have been reproduced: a summary, and beside it a page for each dataset."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise.files.names import shown
@@ -12,52 +15,134 @@ from rankwise.files.parsing import ParseError, read_json
 from rankwise.files.writing import make_folder, write_text
 from rankwise.reproduce.plans import ReproduceError
 from rankwise.reproduce.tables import TABLES
-from rankwise.reproduce.text import Results, markdown
+from rankwise.reproduce.text import Results, markdown, seeds_of
+
+#: The page of all runs that are longer than those of their dataset's own page.
+LONG = "long"
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A table that was reproduced: the name of its folder of runs, its numbers, and its figures by file name."""
+
+    heading: str
+    results: Results
+    figures: list[str]
 
 
 def write_summary(folders: Sequence[Path], page: Path) -> Path:
-    """Writes all tables in the folders to one page, with figures and JSON files in a folder of the same name.
+    """Writes a summary of all tables, and one page per dataset with the tables themselves.
 
-    Notes on a table, between ``<!-- notes: NAME -->`` and ``<!-- end -->``, are kept.
+    Pages, figures and JSON files go into a folder with the name of the summary. Tables of earlier calls stay there and
+    are written again. Notes on a table, between ``<!-- notes: NAME -->`` and ``<!-- end -->``, are kept.
+
+    ``NAME_…`` holds more runs on the dataset of ``NAME`` and shares its page, except for ``NAME_long``: the longer runs
+    on all datasets have a page of their own.
 
     Args:
-        folders: Output folders of `rankwise reproduce` (``--out``). Each becomes a section of the page.
-        page: The Markdown file.
+        folders: Output folders of `rankwise reproduce` (``--out``); empty rewrites the pages from the JSON files.
+        page: The Markdown file of the summary.
     """
-    kept = _notes(page)
+    beside = page.with_suffix("")
+    make_folder(beside)
+    for folder in folders:
+        _keep(folder, beside)
+    tables = [_read(file) for file in sorted(beside.glob("*.json"))]
+    order = list(TABLES)
+    tables.sort(key=lambda done: (done.heading, order.index(done.results.name)))
+    kept: dict[str, str] = {}
+    for file in (page, *sorted(beside.glob("*.md"))):
+        kept |= _notes(file)
+    headings = list(dict.fromkeys(done.heading for done in tables))
+    pages: dict[str, list[str]] = {}
+    for heading in headings:
+        pages.setdefault(_page_of(heading, headings), []).append(heading)
+    if LONG in pages:
+        pages[LONG] = pages.pop(LONG)  # last
     lines = [
         "# Results",
+        "",
+        "`rankwise reproduce summary` generates these pages from the runs of the commands on them.",
+        "",
+        *_note(kept, "summary"),
+    ]
+    for name, parts in pages.items():
+        own = [done for done in tables if done.heading in parts]
+        write_text(beside / f"{name}.md", _page(name, parts, own, kept))
+        lines += [f"## [{_title(name)}]({beside.name}/{name}.md)", "", *_overview(name, own, beside.name)]
+    write_text(page, "\n".join(lines).rstrip() + "\n")
+    return page
+
+
+def _keep(folder: Path, beside: Path) -> None:
+    """Copies the tables of a folder of runs, with their figures, to where the pages are."""
+    done = [name for name in TABLES if (folder / name / f"{name}.json").is_file()]
+    if not done:
+        raise ReproduceError(f"{folder}: no tables found; create them with: rankwise reproduce TABLE --out {folder}")
+    heading = folder.resolve().name
+    for name in done:
+        file = folder / name / f"{name}.json"
+        content = _content(file, name)
+        figures = sorted((folder / name).glob("*.png"))
+        for figure in figures:
+            shutil.copyfile(figure, beside / f"{heading}_{figure.name}")
+        content["figures"] = [f"{heading}_{figure.name}" for figure in figures]
+        write_text(beside / f"{heading}_{name}.json", json.dumps(content, indent=1) + "\n")
+
+
+def _content(file: Path, name: str) -> dict[str, object]:
+    try:
+        content = read_json(file)
+        Results(content["table"], content["rows"], content["command"], content["as_paper"]).verdicts()
+    except (ParseError, KeyError, TypeError, AttributeError) as error:
+        raise ReproduceError(
+            f"{shown(file)}: damaged ({error}); create it again with: rankwise reproduce {name} --train false"
+        ) from error
+    return dict(content)
+
+
+def _read(file: Path) -> _Done:
+    content = _content(file, "TABLE")
+    name = str(content["table"])
+    results = Results(name, content["rows"], str(content["command"]), bool(content["as_paper"]))  # type: ignore[arg-type]
+    return _Done(file.stem.removesuffix(f"_{name}"), results, list(content.get("figures", [])))  # type: ignore[call-overload]
+
+
+def _page_of(heading: str, headings: Sequence[str]) -> str:
+    base = next((other for other in headings if heading.startswith(f"{other}_")), heading)
+    return LONG if base != heading and heading.endswith("_long") else base
+
+
+def _title(name: str) -> str:
+    return {LONG: "Longer runs", "shapes": "The built-in dataset"}.get(name, f"On {name}")
+
+
+def _page(name: str, headings: Sequence[str], tables: Sequence[_Done], kept: dict[str, str]) -> str:
+    lines = [
+        f"# {_title(name)}",
         "",
         "`rankwise reproduce summary` generates this page from the runs of the commands below.",
         "",
     ]
-    for folder in folders:
-        done = [name for name in TABLES if (folder / name / f"{name}.json").is_file()]
-        if not done:
-            raise ReproduceError(
-                f"{folder}: no tables found; create them with: rankwise reproduce TABLE --out {folder}"
-            )
-        heading = folder.resolve().name
+    for heading in headings:
         lines += [f"## On {heading}", "", *_note(kept, heading)]
-        for name in done:
-            file = folder / name / f"{name}.json"
-            try:
-                content = read_json(file)
-                results = Results(name, content["rows"], content["command"], content["as_paper"])
-            except (ParseError, KeyError, TypeError) as error:
-                raise ReproduceError(
-                    f"{shown(file)}: damaged ({error}); create it again with: rankwise reproduce {name} --train false"
-                ) from error
-            figures = []
-            for file in sorted([*(folder / name).glob("*.png"), folder / name / f"{name}.json"]):
-                beside = page.with_suffix("") / f"{heading}_{file.name}"
-                make_folder(beside.parent)
-                shutil.copyfile(file, beside)
-                if file.suffix == ".png":
-                    figures.append(beside.relative_to(page.parent))
-            lines += [markdown(results, figures, level=3), *_note(kept, f"{heading}/{name}")]
-    write_text(page, "\n".join(lines).rstrip() + "\n")
-    return page
+        for done in tables:
+            if done.heading == heading:
+                figures = [Path(figure) for figure in done.figures]
+                lines += [markdown(done.results, figures, level=3), *_note(kept, f"{heading}/{done.results.name}")]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _overview(name: str, tables: Sequence[_Done], folder: str) -> list[str]:
+    """The tables of a page, one per line, and how many of the paper's claims held."""
+    lines = ["| table | runs | claims: held | unclear | not held | not measured |", "|---|---|---:|---:|---:|---:|"]
+    for done in tables:
+        held = Counter(verdict.held for verdict in done.results.verdicts())
+        title = done.results.table.title
+        cells = [f"`{done.heading}`: {title}", seeds_of(done.results)]
+        cells += [str(held[kind]) for kind in ("yes", "unclear", "no", "not measured")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
 
 
 def _note(kept: dict[str, str], name: str) -> list[str]:

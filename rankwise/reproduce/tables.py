@@ -8,6 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from rankwise.reproduce.choose import CHOOSE
 from rankwise.reproduce.claims import Above, Alike, Best, Claim
 from rankwise.reproduce.rows import (
     A800,
@@ -47,6 +48,7 @@ class Table:
     columns: tuple[str, ...] = ("AP", "AP50", "AP75")
     claims: tuple[Claim, ...] = ()
     note: str = ""
+    from_backbone: bool = True
 
 
 @cache
@@ -269,6 +271,29 @@ TABLES: dict[str, Table] = {
         "the calibration, in points, with scores in float64 and rounded to float32. On the built-in dataset, the other "
         "images are 2,000 images with another seed. On other datasets, each half of the validation images is measured "
         "with a map fitted to the other half.",
+    ),
+    "choose": Table(
+        title="which loss to choose: those in use today, each with its best assigner, at equal budget",
+        rows=CHOOSE,
+        columns=("AP", "AP50", "AP75", "PCC", "ECE raw", "ECE"),
+        claims=(
+            *(
+                Above(f"APE with PAA* above {name}", "APE, PAA*", name)
+                for name in (row.name for row in CHOOSE if not row.name.startswith("APE"))
+            ),
+            Above("APE above focal loss with ATSS", "APE, ATSS", "Focal, ATSS"),
+            Best("APE with PAA* on top", "APE, PAA*"),
+        ),
+        note="ECE: expected calibration error in 20 bins, of detections with a calibrated score above 0.05, "
+        "cross-validated over the validation images.",
+    ),
+    "speed": Table(
+        title="AP against minutes of training",
+        rows=(same("Focal, ATSS", "--loss=FocalLoss", ATSS), same("APE, ATSS", "--loss=APELoss", ATSS)),
+        columns=("AP", "AP50", "AP75", "minutes"),
+        claims=(Above("APE above focal loss with the same steps", "APE, ATSS", "Focal, ATSS"),),
+        note="The recipe from random weights. Minutes are those of the training steps, without the evaluations.",
+        from_backbone=False,
     ),
     "losses": Table(
         title="all losses with ATSS at equal budget",

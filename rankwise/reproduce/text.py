@@ -105,7 +105,8 @@ def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> 
     lines += ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in cells(results)]
     if table.claims:
-        lines += ["", "| The paper's claim | held here | found |", "|---|---|---|"]
+        whose = "The paper's claim" if any(row.paper is not None for row in table.rows) else "Claim"
+        lines += ["", f"| {whose} | held here | found |", "|---|---|---|"]
         lines += [f"| {verdict.claim} | {verdict.held} | {verdict.found} |" for verdict in results.verdicts()]
     for figure in figures:
         lines += ["", f"![{figure.stem.replace('_', ' ')}]({figure.as_posix()})"]

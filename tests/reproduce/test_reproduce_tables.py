@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from rankwise.cli import main
 from rankwise.config.recipe import add_recipe_arguments, expand, recipe_from
 from rankwise.models import Detector, DetectorSettings
 from rankwise.models.backbone import Backbone
-from rankwise.reproduce import TABLES, Plan, ReproduceError, plans
+from rankwise.reproduce import TABLES, Plan, ReproduceError, plans, write_summary
 from rankwise.reproduce.claims import Above, Alike, Best
+from rankwise.reproduce.figures import ap_against_minutes
 from rankwise.reproduce.run import METRICS, read_run
 from rankwise.reproduce.tables import paper_row, paper_tables
 from rankwise.reproduce.text import Results, markdown, on_screen
@@ -170,14 +172,38 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     main(words)
     assert capsys.readouterr().out.count("done before") == 2
     main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
-    page = (tmp_path / "results.md").read_text()
-    assert "## On out" in page
+    summary, page = (tmp_path / "results.md").read_text(), (tmp_path / "results" / "out.md").read_text()
+    assert "## [On out](results/out.md)" in summary
     assert "| PE |" in page
-    assert (tmp_path / "results" / "out_correlation.json").is_file()
+    assert "(out_score_against_iou.png)" in page
+    assert (tmp_path / "results" / "out_score_against_iou.png").is_file()
     note = page.replace("<!-- notes: out -->", "<!-- notes: out -->\nLook here.")
-    (tmp_path / "results.md").write_text(note)
+    (tmp_path / "results" / "out.md").write_text(note)
     main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
-    assert (tmp_path / "results.md").read_text() == note
+    assert (tmp_path / "results" / "out.md").read_text() == note
+
+
+def test_the_pages_of_the_docs_are_what_the_command_writes(tmp_path):
+    docs = Path(__file__).parents[2] / "docs"
+    (tmp_path / "results").mkdir()
+    for file in ("results.md", *(f"results/{path.name}" for path in (docs / "results").glob("*.[jm][sd]*"))):
+        (tmp_path / file).write_text((docs / file).read_text())
+    write_summary([], tmp_path / "results.md")
+    for file in ("results.md", "results/shapes.md", "results/voc.md", "results/long.md"):
+        assert (tmp_path / file).read_text() == (docs / file).read_text(), file
+    for page in tmp_path.glob("results/*.md"):
+        figures = re.findall(r"\]\(([^)]+\.png)\)", page.read_text())
+        assert figures
+        assert all((docs / "results" / figure).is_file() for figure in figures)
+
+
+def test_ap_is_drawn_against_the_minutes_of_the_training_steps():
+    seconds = {"wait": 0.1, "forward": 0.5}
+    log = [{"kind": "train", "step": 100, "seconds": seconds}, {"kind": "eval", "step": 120, "ap": 10.0}]
+    log += [{"kind": "train", "step": 200, "seconds": seconds}, {"kind": "eval", "step": 240, "ap": 20.0}]
+    (line,) = ap_against_minutes({"APE": [log], "not run": []}).axes[0].lines
+    assert line.get_xdata().tolist() == pytest.approx([1.2, 2.4])
+    assert line.get_ydata().tolist() == [10.0, 20.0]
 
 
 def digest(data, recipe, *flags):
