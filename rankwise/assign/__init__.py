@@ -1,4 +1,4 @@
-"""Assigners: which samples are positive, and for which object. One assigner a file, all with the same call."""
+"""Assigners: which samples are positive, and for which object. One assigner per file, all called the same way."""
 
 from rankwise.assign.atss import ATSS
 from rankwise.assign.base import Assigner

@@ -1,4 +1,4 @@
-"""Positives by a threshold that each object sets from the anchors around its centre."""
+"""ATSS: each object has its own IoU threshold, computed from the anchors around its center."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from rankwise.assign.objects import Objects
     from rankwise.types import Predictions
 
-#: How far, in pixels, an anchor's centre must be inside an object to count as inside; the published value.
+#: How far, in pixels, the center of an anchor must be inside an object; the published value.
 INSIDE = 0.01
 
 
 class ATSS(Assigner):
-    """Makes positive the anchors near an object's centre that overlap it unusually well (https://arxiv.org/abs/1912.02424).
+    """Adaptive training sample selection (https://arxiv.org/abs/1912.02424).
 
-    Candidates are, on every level, the ``k`` anchors whose centres are closest to the object's centre (the first of
-    equals). Positive are those with an IoU of at least the mean plus the standard deviation (with n − 1, as published)
-    of the candidates' IoUs and with their centre inside the object. A lone candidate's deviation counts as 0.
+    The candidates of an object are the ``k`` anchors of each level whose centers are closest to its center. A candidate
+    is positive if its IoU is at least the mean plus the standard deviation (with n − 1, as published) of the IoUs of
+    all candidates, and its center is inside the object. The deviation of a single candidate is 0.
 
     Args:
-        k: Candidates per level and object. They are counted as anchors: with several anchors a location,
-            multiply by their number to look at as many locations.
+        k: Candidates per level and object. It counts anchors: with several anchors per location, multiply by their
+            number to cover as many locations.
     """
 
     def __init__(self, k: int = 9) -> None:
@@ -44,7 +44,7 @@ class ATSS(Assigner):
         candidates = nearest(centres(objects.boxes), middles, predictions.level_sizes, self.k)  # [T, n]
         boxes = objects.boxes.unsqueeze(1)
         iou = paired_iou(boxes, anchors[candidates])
-        wide = iou.double()  # so that equal IoUs have a deviation of exactly 0
+        wide = iou.double()  # equal IoUs must have a deviation of exactly 0
         threshold = wide.mean(1, keepdim=True)
         if candidates.shape[1] > 1:
             threshold += wide.std(1, keepdim=True)
@@ -56,18 +56,18 @@ class ATSS(Assigner):
 
 
 def centres(boxes: Tensor) -> Tensor:
-    """The centres of boxes [..., 4], [..., 2]."""
+    """The centers [..., 2] of boxes [..., 4]."""
     return (boxes[..., :2] + boxes[..., 2:]) / 2
 
 
 def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: int) -> Tensor:
-    """The k anchors of each level that are nearest to each point, nearest first, the first of equals, [T, n].
+    """The k nearest anchors of each level for each point, nearest first, ties by index, [T, n].
 
     Args:
-        points: Where to look, float32 [T, 2].
-        anchors: Centres of the anchors, float32 [A, 2].
-        level_sizes: How many anchors each level has.
-        k: How many to take from each; all of a level that has fewer.
+        points: The points, float32 [T, 2].
+        anchors: Centers of the anchors, float32 [A, 2].
+        level_sizes: Number of anchors per level.
+        k: Number of anchors per level; all if a level has fewer.
     """
     if points.device.type == "cpu":
         return compiled.nearest(points, anchors, level_sizes, k)

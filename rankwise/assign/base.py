@@ -1,4 +1,4 @@
-"""What the assigners share: their call, and how the owner of an anchor becomes its label."""
+"""The base class of assigners: their call, and the conversion of claims to labels."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from rankwise.types import Predictions, Target
 
-#: An anchor with more than this share of its area inside a crowd region is ignored, unless it is positive.
+#: An anchor with more than this fraction of its area inside a crowd region is ignored, unless it is positive.
 CROWD_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Claims:
-    """Which objects want which anchors as their positives; the same anchor may be wanted by several.
+    """The anchors that objects claim as positives; several objects may claim the same anchor.
 
     Attributes:
-        object: Index in the batch's list of objects, int64 [M].
+        object: Index in the list of objects of the batch, int64 [M].
         anchor: The anchor, int64 [M].
-        iou: IoU of that anchor with that object, float32 [M]; a claim with an IoU of 0 is none.
-        ignored: Anchors that are neither positive nor negative if nobody claims them, bool [B, A], if there are any.
+        iou: IoU of the anchor with the object, float32 [M]; claims with an IoU of 0 do not count.
+        ignored: Anchors that are ignored if no object claims them, bool [B, A], if there are any.
     """
 
     object: Tensor
@@ -43,24 +43,24 @@ class Claims:
 
 
 class Assigner(ABC):
-    """Chooses for a whole batch which samples are positive, for which object, and which are ignored.
+    """Decides for a batch which samples are positive, for which object, and which are ignored.
 
     Call it with the predictions and the targets of a batch; it returns an :class:`~rankwise.types.Assignment`.
-    Every assigner keeps to these rules:
+    All assigners follow these rules:
 
-    - An anchor that several objects want goes to the one with the highest anchor IoU, and where that is equal to the
-      first of them in the target.
+    - If several objects claim an anchor, the one with the highest anchor IoU gets it; ties go to the first in the
+      target.
     - Crowd regions are never matched. An anchor that is not positive and has more than half its area in one is ignored.
-    - Objects that end without a positive are counted in ``unmatched``.
-    - No gradient passes, and half-precision predictions are taken up to float32 first.
-    - On a GPU nothing waits for the device if the targets are on the host.
+    - Objects without a positive are counted in ``unmatched``.
+    - There is no gradient, and half-precision predictions are converted to float32 first.
+    - On a GPU, the host does not wait for the device if the targets are on the host.
     """
 
     @torch.no_grad()
     def __call__(self, predictions: Predictions, targets: Sequence[Target]) -> Assignment:
         images, anchors, classes = predictions.logits.shape
         if len(targets) != images:
-            raise ValueError(f"{len(targets)} targets for a batch of {images} images: there must be one for each")
+            raise ValueError(f"{len(targets)} targets for a batch of {images} images: give one per image")
         if sum(predictions.level_sizes) != anchors:
             raise ValueError(f"level_sizes {predictions.level_sizes} do not sum to the number of anchors, {anchors}")
         objects = Objects.of(targets, classes, predictions.logits.device)
@@ -80,7 +80,7 @@ class Assigner(ABC):
         place = owner.clamp(min=0)
         labels = torch.where(positive, objects.labels[place], background)
         matched = torch.where(positive, objects.index[place], -1)
-        has_positive = positive.new_zeros(len(objects) + 1)  # the last is nobody's
+        has_positive = positive.new_zeros(len(objects) + 1)  # the last entry belongs to no object
         if objects.crowds is not None:
             has_positive[:-1] = objects.crowds
         has_positive[owner.flatten()] = True
@@ -88,10 +88,10 @@ class Assigner(ABC):
 
     @abstractmethod
     def claims(self, predictions: Predictions, objects: Objects) -> Claims:
-        """What each object wants: the part in which the assigners differ.
+        """The claims of each object: the part in which assigners differ.
 
         Args:
-            predictions: The detector's output for the batch.
+            predictions: The predictions for the batch.
             objects: The objects of the batch, at least one.
         """
 

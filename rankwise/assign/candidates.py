@@ -1,4 +1,4 @@
-"""The anchors that may become an object's positives, and what their predictions are worth to it."""
+"""Candidate anchors of objects, and the quality of their predictions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from rankwise.assign.objects import Objects
     from rankwise.types import Predictions
 
-#: Focal loss and the weight of the GIoU loss beside it, as the original PAA has them (its λ1).
+#: Parameters of focal loss and the weight of GIoU loss (λ1), as in the original PAA.
 FOCAL_ALPHA, FOCAL_GAMMA, GIOU_WEIGHT = 0.25, 2.0, 1.3
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs of an object and an anchor that may become its positive; those of each object in the order of the anchors.
+    """Pairs of an object and an anchor that may become its positive, in the order of the anchors for each object.
 
-    Their number is not known to the host of a GPU, so that entries may be no candidates. There is at least one entry.
+    On a GPU, the host does not know their number, so some entries may not be candidates. There is at least one entry.
 
     Attributes:
-        object: The object's index in the batch's list of objects, int64 [N]; -1 for entries that are no candidates.
+        object: Index in the list of objects of the batch, int64 [N]; -1 for entries that are not candidates.
         anchor: The anchor, int64 [N].
     """
 
@@ -42,23 +42,23 @@ class Candidates:
     def of(cls, objects: Objects, anchors: Tensor, threshold: float) -> Candidates:
         """Finds the candidates of all objects of a batch.
 
-        They are the anchors that overlap best with the object, from an IoU of ``threshold`` on, and the object's own
-        best anchor: also where that one overlaps better with another object and so is a candidate of both.
+        These are the anchors that overlap the object more than any other object, with an IoU of at least ``threshold``,
+        and the best anchor of the object, even if it overlaps another object more and is then a candidate of both.
 
         Args:
             objects: The objects of the batch.
             anchors: Anchor boxes, float32 [A, 4].
-            threshold: The IoU a candidate needs, unless it is its object's best.
+            threshold: The minimum IoU of a candidate, unless it is the best anchor of its object.
         """
         overlaps = best_overlaps(objects, anchors)
         owner = owned_anchors(objects, anchors, overlaps, threshold, low_quality=0)
         every = torch.arange(len(objects), device=anchors.device)
         lost = (overlaps.best_iou > 0) & (owner[objects.image, overlaps.best_anchor] != every)
-        if owner.device.type == "cpu":  # a GPU would have to be waited for to know how many there are
+        if owner.device.type == "cpu":  # on a GPU, their number would require a host sync
             image, anchor = (owner >= 0).nonzero(as_tuple=True)
             lost = lost.nonzero().squeeze(1)
             if not len(lost):
-                if not len(anchor):  # an entry that is no candidate, so that there is something to index
+                if not len(anchor):  # a dummy entry, so that there is something to index
                     return cls(anchor.new_tensor([-1]), anchor.new_zeros(1))
                 return cls(owner[image, anchor], anchor)
             found = torch.cat([owner[image, anchor], lost])
@@ -74,9 +74,9 @@ class Candidates:
         return len(self.object)
 
     def scores(self, predictions: Predictions, objects: Objects) -> tuple[Tensor, Tensor]:
-        """The ranking score (sigmoid of the object's class logit) and the IoU of the predicted box, float64 [N] each.
+        """The ranking score (sigmoid of the logit of the class) and the IoU of the predicted box, float64 [N] each.
 
-        A prediction that is not a number counts as 0, the worst: it is the loss that has to complain about it.
+        NaN predictions count as 0, the worst value; reporting them is up to the loss.
         """
         image = objects.image[self.object]
         ranking = predictions.logits[image, self.anchor, objects.labels[self.object]].double().sigmoid()
@@ -85,7 +85,8 @@ class Candidates:
         return ranking.nan_to_num(0), localization.nan_to_num(0)
 
     def losses(self, predictions: Predictions, objects: Objects) -> Tensor:
-        """The original PAA's input: focal loss over all classes plus the weighted GIoU loss, float64 [N]."""
+        """The clustering input of the original PAA: focal loss over all classes plus weighted GIoU loss, float64
+        [N]."""
         image = objects.image[self.object]
         labels = objects.labels[self.object]
         focal = torch.zeros_like(labels, dtype=torch.float64)
@@ -97,13 +98,13 @@ class Candidates:
         return focal.nan_to_num(1e6, posinf=1e6) + GIOU_WEIGHT * giou.nan_to_num(2)
 
     def normalized(self, scores: Tensor, objects: int) -> Tensor:
-        """Scores stretched to 0–1 over the candidates of each object; all 0 where they are equal.
+        """Scores rescaled to 0–1 over the candidates of each object; all 0 if they are equal.
 
         Args:
             scores: float64 [..., N].
-            objects: How many objects there are.
+            objects: Number of objects.
         """
-        of = (self.object % (objects + 1)).expand(scores.shape)  # what is no candidate goes to one more
+        of = (self.object % (objects + 1)).expand(scores.shape)  # entries that are not candidates go to an extra slot
         bounds = scores.new_empty((*scores.shape[:-1], objects + 1))
         low = bounds.fill_(math.inf).scatter_reduce(-1, of, scores, "amin").gather(-1, of)
         high = bounds.fill_(-math.inf).scatter_reduce(-1, of, scores, "amax").gather(-1, of)
@@ -118,14 +119,14 @@ def best_of_levels(
 
     Args:
         candidates: The candidates of all objects.
-        values: What to judge them by, smaller is better, finite float64 [N].
-        objects: How many objects there are, T.
-        level_sizes: How many anchors each level has.
-        k: How many candidates to take from each level.
+        values: Values to sort by, smaller is better, finite float64 [N].
+        objects: Number of objects, T.
+        level_sizes: Number of anchors per level.
+        k: Number of candidates per level.
 
     Returns:
-        Their indices among the candidates, int64 [T, levels · k], -1 where there is none, and their values, float64 of
-        the same shape, 0 where there is none. Of equal candidates the first anchor comes first.
+        Their indices among the candidates, int64 [T, levels · k], -1 if there is none, and their values, float64 of the
+        same shape, 0 if there is none. Ties are ordered by anchor.
     """
     levels, device = len(level_sizes), values.device
     bounds = to_device(torch.tensor(level_sizes).cumsum(0), device)
@@ -135,7 +136,7 @@ def best_of_levels(
     first = torch.searchsorted(group, torch.arange(objects * levels, device=device))
     position = torch.arange(len(order), device=device) - first[group]
     slots = objects * levels * k
-    slot = torch.where((position < k) & (group >= 0), group * k + position, slots)  # the last is for what is not kept
+    slot = torch.where((position < k) & (group >= 0), group * k + position, slots)  # the last slot is dropped
     candidate = torch.full((slots + 1,), -1, device=device).scatter_(0, slot, order[by_group])
     candidate = candidate[:-1].view(objects, levels * k)
     table, by_value = torch.where(candidate >= 0, values[candidate], math.inf).sort(dim=1, stable=True)

@@ -1,4 +1,4 @@
-"""The loops over objects and anchors for a CPU: no table of objects × anchors, no temporary tensors."""
+"""Compiled loops over objects and anchors for the CPU: no table of objects × anchors, no temporary tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rankwise.threads import in_parts
 
-#: A thread gets at least so many pairs of object and anchor, which take it longer than being started does.
+#: Minimum number of (object, anchor) pairs per thread, so that the work outweighs starting it.
 PAIRS_PER_THREAD = 1 << 17
 
 
@@ -79,11 +79,11 @@ def fit(values: Tensor, valid: Tensor, tolerance: float, floor: float, iteration
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """The function compiled when it is first called; division by 0 gives infinity, so that loops can be vectorized."""
+    """Compiles a function on its first call; division by 0 gives infinity, so that loops can be vectorized."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # there is no folder to keep it in
+    except RuntimeError:  # there is no folder for the cache
         return numba.njit(**options)(function)
 
 
@@ -116,7 +116,7 @@ def _nearest(points, x, y, ends, k, found):  # type: ignore[no-untyped-def]
 
 @compiled
 def _iou_row(box, x1, y1, x2, y2, area, row):  # type: ignore[no-untyped-def]
-    """IoUs of a box with all anchors, the very numbers of `rankwise.boxes.table_iou`."""
+    """IoUs of a box with all anchors, bit-identical to `rankwise.boxes.table_iou`."""
     zero, tiny = np.float32(0), np.float32(1e-12)
     left, top, right, bottom = box[0], box[1], box[2], box[3]
     own = max(max(right - left, zero) * max(bottom - top, zero), tiny)

@@ -1,4 +1,4 @@
-"""Gaussian mixtures of two components in one dimension: thousands of small sets fitted at once."""
+"""One-dimensional Gaussian mixtures of two components, fitted to thousands of small sets at once."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 #: A fit has converged when an iteration changes its mean log likelihood by less than this (scikit-learn's ``tol``).
 TOLERANCE = 1e-3
 
-#: What is added to every variance, so that no component collapses (scikit-learn's ``reg_covar``).
+#: Added to every variance, so that no component collapses (scikit-learn's ``reg_covar``).
 VARIANCE_FLOOR = 1e-6
 
-#: A fit that has not converged by then stays as it is (scikit-learn's ``max_iter``).
+#: Maximum number of iterations (scikit-learn's ``max_iter``).
 MAX_ITERATIONS = 100
 
-#: How often the host asks which fits still go on. Asking waits for the device; the result does not depend on it.
+#: Iterations between checks of convergence. A check waits for the device; the result does not depend on it.
 ITERATIONS_BETWEEN_CHECKS = 4
 
 
 @dataclass(frozen=True)
 class Mixtures:
-    """One fitted mixture a set. The first component is the lower one: it began at the smallest value.
+    """One fitted mixture per set. The first component is the lower one: it started at the smallest value.
 
     Attributes:
         weights: float64 [2, T].
         means: float64 [2, T].
         variances: float64 [2, T].
-        converged: Whether the fit came to rest before the last iteration, bool [T].
+        converged: Whether the fit converged before the last iteration, bool [T].
     """
 
     weights: Tensor
@@ -46,10 +46,10 @@ class Mixtures:
     converged: Tensor
 
     def assess(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Tells where values belong and how likely they are.
+        """The component and log likelihood of values.
 
         Args:
-            values: One set a row, [T, N].
+            values: One set per row, [T, N].
 
         Returns:
             Whether each is at least as likely to be of the lower component as of the upper, bool [T, N], and its log
@@ -62,13 +62,13 @@ class Mixtures:
 def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
     """Fits a mixture of two Gaussians to every row, all rows at once, in float64 on the device of the values.
 
-    Expectation maximisation that starts at the smallest and the largest value with equal weights and unit variances. It
-    takes the steps of scikit-learn's ``GaussianMixture(2, weights_init=[0.5, 0.5], means_init=[[min], [max]],
+    Expectation maximization starts at the smallest and the largest value with equal weights and unit variances. It
+    equals scikit-learn's ``GaussianMixture(2, weights_init=[0.5, 0.5], means_init=[[min], [max]],
     precisions_init=[[[1]], [[1]]])`` with everything else at its defaults. Each row stops at its own convergence.
 
     Args:
-        values: One set a row, [T, N], finite where valid.
-        valid: Which entries belong to the set, bool [T, N]. A row without any gets a mixture that means nothing.
+        values: One set per row, [T, N], finite where valid.
+        valid: Which entries belong to the set, bool [T, N]. The mixture of an empty row is meaningless.
     """
     fit = _kernel(values.device)
     if fit is not None:
@@ -83,7 +83,7 @@ def _kernel(device: torch.device) -> Callable[..., tuple[Tensor, Tensor]] | None
     """A fit in one kernel, by Triton on a GPU and by numba on a CPU, if the device has one."""
     if device.type == "cpu":
         return compiled.fit
-    if device.type == "cuda" and find_spec("triton") is not None:  # AMD's GPUs are "cuda" as well
+    if device.type == "cuda" and find_spec("triton") is not None:  # AMD GPUs are "cuda" too
         from rankwise.assign.gmm_triton import fit
 
         return fit
@@ -91,7 +91,7 @@ def _kernel(device: torch.device) -> Callable[..., tuple[Tensor, Tensor]] | None
 
 
 def _fit(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """The fits in operations of torch, for every other device."""
+    """The fits in plain torch, for all other devices."""
     values = values.double().masked_fill(~valid, 0)
     mask = valid.double()
     mean = mask / mask.sum(1, keepdim=True).clamp_(min=1)  # a row times these, summed, is its mean
@@ -104,7 +104,7 @@ def _fit(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     bound = values.new_full((len(values),), -math.inf)
     converged = torch.zeros_like(bound, dtype=torch.bool)
 
-    # Worked on are only the rows that had not converged at the last check; those that converge in between are held.
+    # Only rows that had not converged at the last check are processed; those that converge in between are frozen.
     going = torch.arange(len(values), device=values.device)
     for done in range(0, MAX_ITERATIONS, ITERATIONS_BETWEEN_CHECKS):
         going = going[~converged[going]]

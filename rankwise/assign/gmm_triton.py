@@ -1,4 +1,4 @@
-"""Gaussian mixtures on a GPU: one program fits one set from start to convergence, so that nobody waits for the host."""
+"""Gaussian mixtures on a GPU: one program fits one set from start to convergence, without host syncs."""
 
 from __future__ import annotations
 

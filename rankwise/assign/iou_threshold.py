@@ -1,4 +1,4 @@
-"""Positives by the IoU of anchor and object, as in RetinaNet."""
+"""Assignment by the IoU of anchor and object, as in RetinaNet."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class IoUThreshold(Assigner):
-    """Makes an anchor positive if its IoU with an object reaches a threshold (RetinaNet, https://arxiv.org/abs/1708.02002).
+    """Assignment by IoU thresholds (RetinaNet, https://arxiv.org/abs/1708.02002).
 
-    Each anchor looks at the object it overlaps best with: from ``positive`` on it is positive, below ``negative``
-    negative, between the two it is ignored. An object that no anchor overlaps that well takes the anchors it overlaps
-    best with (all that tie) unless they are another object's: the low-quality matches of the published RetinaNet and AP
-    loss. Set ``low_quality`` to 1 to do without.
+    Each anchor is compared with the object it overlaps most. It is positive if the IoU is at least ``positive``,
+    negative below ``negative``, and ignored in between. If no anchor reaches ``positive`` for an object, its best
+    anchors become positive (all that tie), unless they belong to another object: the low-quality matches of the
+    published RetinaNet and AP loss. Set ``low_quality`` to 1 to turn this off.
 
     Args:
-        positive: IoU from which on an anchor is positive.
+        positive: Minimum IoU of a positive anchor.
         negative: IoU below which an anchor is negative.
-        low_quality: IoU that an object's best anchor needs to be taken though it misses ``positive``. It always has to
-            be above 0: an object that overlaps with no anchor takes none.
+        low_quality: Minimum IoU of the best anchor of an object if it does not reach ``positive``. The IoU must always
+            be above 0: an object that overlaps no anchor gets none.
     """
 
     def __init__(self, positive: float = 0.5, negative: float = 0.4, low_quality: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class IoUThreshold(Assigner):
         overlaps = best_overlaps(objects, anchors)
         owner = owned_anchors(objects, anchors, overlaps, self.positive, self.low_quality)
         ignored = (overlaps.iou >= self.negative) & (overlaps.iou < self.positive)
-        # An owned anchor is settled already, so any IoU above 0 will do: it has but one claim.
+        # An owned anchor has only one claim, so any IoU above 0 is sufficient.
         iou = torch.where(owner >= 0, overlaps.iou, 0)
         anchor = torch.arange(len(anchors), device=owner.device).expand_as(owner)
         return Claims(owner.clamp(min=0).flatten(), anchor.flatten(), iou.flatten(), ignored)

@@ -1,4 +1,4 @@
-"""The objects of a batch in one list, and what is known about them before anything is computed."""
+"""The objects of a batch in one list."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects of all images of a batch, one after the other: an image with few does not pay for one with many.
+    """The objects of all images of a batch, concatenated, so that no padding is needed.
 
-    Crowd regions keep their index, so that an index into the list tells the index in the target, but as objects they
-    have no area: no anchor overlaps with them.
+    Crowd regions keep their index, so that list indices can be mapped to the target, but they have zero area: no anchor
+        overlaps them.
 
     Attributes:
-        boxes: float32 [T, 4], of no area for crowds.
+        boxes: float32 [T, 4], with zero area for crowd regions.
         labels: int64 [T].
-        image: Which image each is from, int64 [T].
-        index: Its index in its image's target, int64 [T].
-        first: The index in this list of each image's first object, int64 [B].
-        counts: How many there are in each image.
-        crowds: Whether it is a crowd region, bool [T]; None if none is.
-        crowd_boxes: The boxes of crowd regions, float32 [R, 4], with ``crowds``; boxes without area are not regions.
-        crowd_image: Which image each region is from, int64 [R], with ``crowds``.
+        image: The image of each object, int64 [T].
+        index: The index in the target of its image, int64 [T].
+        first: The list index of the first object of each image, int64 [B].
+        counts: Number of objects per image.
+        crowds: Whether it is a crowd region, bool [T]; None if there are none.
+        crowd_boxes: The boxes of crowd regions, float32 [R, 4], with ``crowds``; without boxes of zero area.
+        crowd_image: The image of each region, int64 [R], with ``crowds``.
     """
 
     boxes: Tensor
@@ -50,15 +50,15 @@ class Objects:
 
     @classmethod
     def of(cls, targets: Sequence[Target], classes: int, device: torch.device) -> Objects:
-        """Gathers the objects of a batch.
+        """Collects the objects of a batch.
 
-        Targets on the host are checked there and sent to a GPU without waiting for it. To check targets that are on
-        the GPU already takes one host sync.
+        Targets on the host are checked there and copied to a GPU without waiting. Checking targets on the GPU takes one
+        host sync.
 
         Args:
             targets: One per image.
-            classes: Number of classes, to find labels out of range.
-            device: Where the predictions are.
+            classes: Number of classes, to check the labels.
+            device: The device of the predictions.
         """
         counts = tuple(len(target["boxes"]) for target in targets)
         for number, (target, count) in enumerate(zip(targets, counts, strict=True)):
@@ -91,7 +91,7 @@ class Objects:
         no_area = boxes.new_zeros(())
         objects, regions = (torch.where(one[:, None], no_area, boxes) for one in (crowd, ~crowd))
         region_image = image
-        if crowd.device.type == "cpu":  # where asking how many there are costs nothing
+        if crowd.device.type == "cpu":  # if their number is known at no cost
             regions, region_image = regions[crowd], places[:total][crowd]
         moved = (to_device(one, device) for one in (crowd, regions, region_image))
         return cls(to_device(objects, device), to_device(labels, device), image, index, first, counts, *moved)
@@ -106,14 +106,15 @@ class Objects:
 
     @cached_property
     def padded(self) -> tuple[Tensor, Tensor]:
-        """The boxes as a table with one row per image, [B, G, 4], padded by boxes without area; where each is in it."""
+        """The boxes as a table with one row per image, [B, G, 4], padded with empty boxes, and the position of each
+        box."""
         images, most = len(self.counts), max(self.counts)
         slot = self.image * most + self.index
         return self.boxes.new_zeros(images * most, 4).index_copy_(0, slot, self.boxes).view(images, most, 4), slot
 
     @property
     def ends(self) -> list[int]:
-        """One past the index of each image's last object."""
+        """The end index of the objects of each image."""
         return list(accumulate(self.counts))
 
 
@@ -128,7 +129,7 @@ def _check(boxes: Tensor, labels: Tensor, classes: int, places: Tensor, total: i
 
 
 def _crowd(target: Target) -> Tensor:
-    """Which boxes of a target are crowd regions, bool [N]; none where it does not say."""
+    """Which boxes of a target are crowd regions, bool [N]; none by default."""
     boxes, crowd = target["boxes"], target.get("iscrowd")
     if crowd is None:
         return torch.zeros(len(boxes), dtype=torch.bool, device=boxes.device)

@@ -1,4 +1,4 @@
-"""Which object each anchor overlaps best with, and each object's own best anchor, for a batch in bounded memory."""
+"""The best object of each anchor and the best anchor of each object, for a batch, in limited memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Overlaps:
     """The best overlap of every anchor and of every object.
 
     Attributes:
-        iou: Each anchor's highest IoU with an object of the image, float32 [B, A]; 0 in images without objects.
-        object: The object it is with, as index in the batch's list of objects, int64 [B, A], the first of equals; its
-            value means nothing where the IoU is 0.
-        best_iou: Each object's highest IoU with an anchor, float32 [T].
-        best_anchor: The anchor it is with, int64 [T], the first of equals.
-        table: The IoUs of all anchors with all objects of their image, [B, G, A], where it was made in one piece.
+        iou: Highest IoU of each anchor with an object of the image, float32 [B, A]; 0 in images without objects.
+        object: That object, as index in the list of objects, int64 [B, A], the first of ties; undefined if the IoU is
+            0.
+        best_iou: Highest IoU of each object with an anchor, float32 [T].
+        best_anchor: That anchor, int64 [T], the first of ties.
+        table: The IoUs of all anchors with all objects of their image, [B, G, A], if it was computed in one chunk.
     """
 
     iou: Tensor
@@ -64,22 +64,22 @@ def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
 def owned_anchors(
     objects: Objects, anchors: Tensor, overlaps: Overlaps, threshold: float, low_quality: float
 ) -> Tensor:
-    """The object that each anchor belongs to by IoU alone, as index in the list of objects, -1 for none, [B, A].
+    """The object that each anchor belongs to by IoU, as index in the list of objects, -1 for none, [B, A].
 
-    An anchor belongs to the object it overlaps best with if their IoU reaches the threshold. An object whose best IoU
-    does not reach it has its best anchors all the same (all that tie), where no object has them by the threshold. If
-    several such objects want the same anchor, the one with the highest IoU has it, the first of equals.
+    An anchor belongs to the object it overlaps most if their IoU reaches the threshold. An object whose best IoU does
+    not reach it gets its best anchors (all that tie), unless another object has them by the threshold. If several such
+    objects claim the same anchor, the one with the highest IoU gets it; ties go to the first.
 
     Args:
         objects: The objects of the batch.
         anchors: Anchor boxes, float32 [A, 4].
         overlaps: Their best overlaps.
-        threshold: IoU from which on an anchor belongs to the object it overlaps best with, above 0.
-        low_quality: IoU that an object's best anchor must reach to be its own when it misses the threshold.
+        threshold: Minimum IoU for an anchor to belong to the object it overlaps most, above 0.
+        low_quality: Minimum IoU of the best anchor of an object if it does not reach the threshold.
     """
     owner = torch.where(overlaps.iou >= threshold, overlaps.object, -1)
     best = overlaps.best_iou
-    # Above the threshold nothing is left to do: whoever overlaps an object's best anchor better has it.
+    # Above the threshold nothing is left to do: the best anchor already belongs to the object that overlaps it most.
     wanting = (best < threshold) & (best > 0) & (best >= low_quality)
     if anchors.device.type == "cpu":
         compiled.claim_best(objects.boxes, objects.ends, anchors, best, wanting, owner)
@@ -96,16 +96,16 @@ def owned_anchors(
 
 
 def winners(slot: Tensor, iou: Tensor, place: Tensor, slots: int) -> Tensor:
-    """The object that each of many slots goes to: of those that claim it the one with the highest IoU, first of equals.
+    """The object that gets each slot: among its claims the one with the highest IoU; ties go to the first.
 
     Args:
-        slot: What is claimed, int64 [M].
-        iou: The claim's IoU, [M]; a claim with an IoU of 0 is none.
+        slot: The claimed slot, int64 [M].
+        iou: The IoU of the claim, [M]; claims with an IoU of 0 do not count.
         place: The object that claims it, as index in the list of objects, int64 [M].
-        slots: How many slots there are.
+        slots: Number of slots.
 
     Returns:
-        The object's index in the list for each slot, -1 for those that nobody claims, int64 [slots].
+        The list index of the object for each slot, -1 for slots without a claim, int64 [slots].
     """
     highest = iou.new_zeros(slots).scatter_reduce_(0, slot, iou, "amax")
     nobody = torch.iinfo(torch.int64).max

@@ -1,4 +1,4 @@
-"""Positives by what the detector itself makes of them: two clusters of candidates for each object."""
+"""PAA: positives by clustering the candidates of each object into two groups."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Clustering = Literal["scores", "ranking", "localization", "losses"]
 
 @dataclass(frozen=True)
 class Clusters:
-    """What the candidates of every object fell into, best first in every row.
+    """The clusters of the candidates of every object, best first in every row.
 
     Attributes:
         candidates: All candidates of the batch.
-        candidate: The clustered ones, as indices into the candidates, int64 [T, n], -1 where an object has no more.
+        candidate: Indices of the clustered candidates, int64 [T, n], -1 for padding.
         values: The clustering input, float64 [T, n].
         lower: Members of the better cluster, bool [T, n].
-        positive: Those of them that their object wants as its positives, bool [T, n].
+        positive: Those that their object claims as positives, bool [T, n].
     """
 
     candidates: Candidates
@@ -42,29 +42,28 @@ class Clusters:
 
 
 class PAA(Assigner):
-    """Makes positive what the detector already ranks and localises well: ``PAA()`` is the PAA* of the APE paper.
+    """Probabilistic anchor assignment; ``PAA()`` is the PAA* of the APE paper.
 
-    After Probabilistic Anchor Assignment (https://arxiv.org/abs/2007.08103). Candidates of an object are the anchors
-    that overlap with it best, from an IoU of ``candidate_iou`` on, and its own best anchor. Of these the best ``k`` of
-    every level by the clustering input are taken, and a mixture of two Gaussians is fitted to their inputs. Positive
-    are the members of the lower component, in order of the input, up to and including the one that is most likely under
-    the mixture (the first of equals). All other anchors are negative.
+    See https://arxiv.org/abs/2007.08103. The candidates of an object are the anchors that overlap it more than other
+    objects, with an IoU of at least ``candidate_iou``, and its best anchor. A mixture of two Gaussians is fitted to the
+    clustering inputs of the best ``k`` candidates of every level. The members of the lower component are positive, in
+    order of the input, up to and including the most likely one under the mixture. All other anchors are negative.
 
-    - The clustering input, smaller is better, is (1 − ranking score) + (1 − localisation score): the sigmoid of the
-      logit of the object's class, and the IoU of the predicted box. Each score is first normalised to 0–1 over *all*
-      candidates of the object, as in the published code: the choice of the best ``k`` already reads the input. Where
-      all are equal they become 0.
-    - An object with one or two candidates keeps them as its positives. One whose lower component has no members, which
-      takes candidates that are equal but for less than a thousandth, keeps its best candidate.
-    - An anchor wanted by several objects goes to the one with the best anchor IoU. An object that so loses all it
-      wanted is counted in the assignment's ``unmatched``.
+    - The clustering input, smaller is better, is (1 − ranking score) + (1 − localization score): the sigmoid of the
+      logit of the class of the object, and the IoU of the predicted box. Each score is first normalized to 0–1 over
+      *all* candidates of the object, as in the published code, because the selection of the best ``k`` already uses the
+      input. Equal scores become 0.
+    - An object with one or two candidates keeps them as positives. If the lower component has no members, which only
+      happens if the candidates differ by less than a thousandth, the best candidate is positive.
+    - If several objects claim an anchor, the one with the best anchor IoU gets it. An object that loses all its claims
+      is counted in ``unmatched``.
 
     Args:
-        k: How many candidates to take from each level at most.
-        candidate_iou: IoU of anchor and object from which on an anchor is a candidate.
-        clustering: What to cluster: "scores" (both), only the "ranking" or only the "localization" score, or the
+        k: Maximum number of candidates per level.
+        candidate_iou: Minimum IoU of anchor and object for a candidate.
+        clustering: The clustering input: "scores" (both), only the "ranking" or only the "localization" score, or the
             "losses" of the original PAA: focal loss (α 0.25, γ 2, summed over the classes) plus 1.3 times GIoU loss.
-        normalize: Bring the scores to 0–1 for each object. Losses are always taken as they are, like in the original.
+        normalize: Normalize the scores to 0–1 per object. Losses are never normalized, as in the original.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class PAA(Assigner):
 
     def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         clusters = self.clusters(predictions, objects)
-        anchor = clusters.candidates.anchor[clusters.candidate]  # [T, n]; any where there is no candidate
+        anchor = clusters.candidates.anchor[clusters.candidate]  # [T, n]; arbitrary for padding
         iou = paired_iou(objects.boxes.unsqueeze(1), predictions.anchors.float()[anchor])
         iou = torch.where(clusters.positive, iou, 0)
         owner = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(anchor)
@@ -98,7 +97,7 @@ class PAA(Assigner):
         """The candidates of every object and the clusters they fall into, before objects compete for anchors.
 
         Args:
-            predictions: The detector's output for the batch.
+            predictions: The predictions for the batch.
             objects: The objects of the batch.
         """
         candidates = Candidates.of(objects, predictions.anchors.float(), self.candidate_iou)
@@ -114,11 +113,11 @@ class PAA(Assigner):
         return Clusters(candidates, candidate, values, lower, valid & (few | chosen))
 
     def clustering_input(self, candidates: Candidates, predictions: Predictions, objects: Objects) -> Tensor:
-        """How bad each candidate is for its object, float64 [N].
+        """The clustering input of each candidate, float64 [N].
 
         Args:
             candidates: The candidates of all objects.
-            predictions: The detector's output for the batch.
+            predictions: The predictions for the batch.
             objects: The objects of the batch.
         """
         if self.clustering == "losses":

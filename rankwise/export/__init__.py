@@ -1,4 +1,4 @@
-"""A trained detector as an ONNX file, and its use where there is no torch."""
+"""Export of trained detectors to ONNX, and inference without torch."""
 
 from rankwise.export.manifest import Manifest
 from rankwise.export.runtime import OnnxDetector

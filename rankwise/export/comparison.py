@@ -1,4 +1,4 @@
-"""Does an ONNX file say the same as the detector it was made from? Both look at random images of several sizes."""
+"""Compares an ONNX file with its detector on random images of several sizes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rankwise.models import Detector, ModelError, input_size
 from rankwise.models.confidence import rescored
 from rankwise.types import Detections, Predictions
 
-#: The most that boxes (pixels) and scores may differ. Convolutions add in another order there, which costs float32 a
-#: millionth of a value, and of a box's length: boxes are allowed more where images are longer than 256 pixels.
+#: Tolerances of boxes (pixels) and scores. Convolutions sum in another order there, with a relative float32 error of a
+#: millionth. For images longer than 256 pixels, the tolerance of the boxes is larger.
 BOX_TOLERANCE = 1e-3
 _FULL_TOLERANCE_SIDE = 256
 SCORE_TOLERANCE = 1e-4
-#: Two boxes whose overlap is the threshold's but for rounding may be judged differently by two suppressions.
+#: Two boxes whose IoU equals the threshold up to rounding may be treated differently by two implementations of NMS.
 MATCHED_TOLERANCE = 0.99
 
 #: Batch, height and width.
@@ -27,14 +27,14 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Differences:
-    """The largest ones found.
+    """The largest differences.
 
     Attributes:
-        boxes: In pixels, of boxes cut to the image.
-        scores: Of scores.
-        images: How many images were looked at.
-        excess: The largest difference of boxes as a multiple of what its image allows.
-        matched: Which part of the detections both have, where suppression is part of the file.
+        boxes: Difference of clipped boxes in pixels.
+        scores: Difference of scores.
+        images: Number of images.
+        excess: Largest difference of boxes as a multiple of the tolerance of its image.
+        matched: Fraction of detections that both have, if NMS is part of the file.
     """
 
     boxes: float
@@ -50,17 +50,18 @@ class Differences:
         return text if self.matched == 1.0 else f"{text}; {self.matched:.2%} of the detections are the same"
 
     def check(self) -> None:
-        """Raises ModelError if they are too large; what is not a number is."""
+        """Raises a ModelError if they are too large or NaN."""
         if self.excess <= 1 and self.scores <= SCORE_TOLERANCE and self.matched >= MATCHED_TOLERANCE and self.images:
             return
         raise ModelError(
-            f"the exported model does not say what the detector says: {self}; boxes are {self.excess:.1f} times what "
-            f"is allowed, scores may differ by {SCORE_TOLERANCE:g}. No file was written"
+            f"the results of the exported model differ from those of the detector: {self}; boxes differ by "
+            f"{self.excess:.1f} times the tolerance, the tolerance of scores is {SCORE_TOLERANCE:g}. No file was "
+            f"written"
         )
 
 
 def shapes_to_check(detector: Detector) -> list[Shape]:
-    """Shapes of batches that are worth looking at: the usual size, lying and standing, and some odd ones."""
+    """Batch shapes to check: the usual size in landscape and portrait format, and some odd ones."""
     coarsest = max(detector.neck.strides)
     # A level of a single pixel is nothing that group norm takes with few channels.
     high, wide = (max(side, coarsest + 1) for side in input_size(3, 4, detector.settings.input))
@@ -75,7 +76,7 @@ def shapes_to_check(detector: Detector) -> list[Shape]:
 
 @torch.no_grad()
 def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int = 0) -> Differences:
-    """Scores and boxes of all anchors, by torch and by onnxruntime.
+    """Compares scores and boxes of all anchors between torch and onnxruntime.
 
     Args:
         detector: The detector, in eval mode.
@@ -92,8 +93,8 @@ def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int
         here = predictions.logits.sigmoid().numpy(), predictions.boxes.numpy()
         levels = np.repeat(np.arange(len(predictions.level_sizes)), predictions.level_sizes)
         if here[0].shape != there[0].shape or here[1].shape != there[1].shape or not np.array_equal(levels, there[2]):
-            raise ModelError(f"the exported model gives {there[0].shape} scores where the detector has {here[0].shape}")
-        # np.maximum hands NaN on.
+            raise ModelError(f"the exported model returns {there[0].shape} scores, but the detector {here[0].shape}")
+        # np.maximum propagates NaN.
         scores = float(np.maximum(scores, np.abs(here[0] - there[0]).max()))
         if score_map is not None and np.isfinite(scores):
             (probability,) = session.run(["scores"], {"images": images.numpy()})

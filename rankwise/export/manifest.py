@@ -1,4 +1,4 @@
-"""What an exported detector must know about itself, kept as JSON in the ONNX file."""
+"""The settings of an exported detector, stored as JSON in the ONNX file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankwise.from_dict import from_dict
 from rankwise.models.confidence import Confidence
 from rankwise.models.settings import InputSettings, PostprocessSettings
 
-#: The name of the JSON text among the metadata of the ONNX file.
+#: Metadata key of the JSON text in the ONNX file.
 KEY = "rankwise"
 _FORMAT = 1
 
@@ -24,10 +24,10 @@ class Manifest:
 
     Attributes:
         classes: Names of the labels.
-        input: How images are resized and padded; they are normalised by the exported network.
-        postprocess: How its output becomes detections.
-        confidence: What the scores mean: calibration and thresholds.
-        nms: Whether suppression is part of the network (inside) or left to the caller (outside).
+        input: How images are resized and padded; the exported network normalizes them.
+        postprocess: The post-processing settings.
+        confidence: Calibration and thresholds.
+        nms: Whether NMS is part of the network (inside) or left to the caller (outside).
     """
 
     classes: list[str]
@@ -37,13 +37,13 @@ class Manifest:
     nms: Literal["inside", "outside"]
 
     def to_json(self) -> str:
-        """The text that goes into the file."""
+        """The JSON text."""
         plain = {name: value for name, value in asdict(self).items() if name != "confidence"}
         return json.dumps({"format": _FORMAT, **plain, **self.confidence.to_dict()})
 
     @property
     def thresholds(self) -> dict[str, float] | None:
-        """Score above which a class is reported, by its name; None if the run was never evaluated."""
+        """The score thresholds by class name; None if the run was never evaluated."""
         return self.confidence.thresholds
 
     @classmethod
@@ -55,12 +55,12 @@ class Manifest:
             name: The file, for errors.
 
         Raises:
-            ModelError: If the file is none of ``rankwise export``.
+            ModelError: If the file was not written by ``rankwise export``.
         """
         if KEY not in metadata:
             raise ModelError(
-                f"{name} is an ONNX model, but none that rankwise wrote: it says nothing about classes and input size. "
-                "Expected a file of: rankwise export RUN"
+                f"{name} is an ONNX model, but was not written by rankwise: classes and input size are missing. "
+                f"Expected a file of: rankwise export RUN"
             )
         try:
             values: dict[str, Any] = parse_json(metadata[KEY])
@@ -80,5 +80,5 @@ class Manifest:
         except (KeyError, TypeError, ValueError) as error:
             reason = f"{error}" if isinstance(error, ModelError) else f"{type(error).__name__}: {error}"
             raise ModelError(
-                f"{name}: what rankwise wrote into it cannot be read ({reason}). Export the run anew"
+                f"{name}: its rankwise metadata cannot be read ({reason}). Export the run again"
             ) from error

@@ -1,4 +1,4 @@
-"""From scores and boxes to detections in NumPy: what ``rankwise.models.postprocess`` does in torch."""
+"""Post-processing in NumPy, equivalent to ``rankwise.models.postprocess`` in torch."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def find_detections(
     """Detections of one image, best first, in pixels of the original image.
 
     Args:
-        scores: Of every anchor and class, [A, C].
-        boxes: Of every anchor, xyxy in pixels of the network's image, [A, 4].
+        scores: Scores of every anchor and class, [A, C].
+        boxes: Boxes of every anchor, xyxy in pixels of the input, [A, 4].
         levels: The level of each anchor, [A].
-        size: (height, width) of the image as the network saw it, without padding.
-        original_size: (height, width) before it was resized.
-        settings: Thresholds and numbers.
+        size: (height, width) of the input, without padding.
+        original_size: (height, width) before resizing.
+        settings: The post-processing settings.
     """
     if not (np.isfinite(scores).all() and np.isfinite(boxes).all()):
-        raise ModelError("the model's output is not a number (NaN or infinite) somewhere: its weights are broken")
+        raise ModelError("the output of the model is not finite (NaN or infinite): its weights are broken")
     classes = scores.shape[1]
     flat = scores.reshape(-1)
     chosen = []
@@ -54,13 +54,13 @@ def find_detections(
 
 
 def suppress(boxes: Floats, scores: Floats, group: Integers, threshold: float) -> Integers:
-    """Indices of the boxes that no better box of their group overlaps by more than the threshold, best first.
+    """Indices of the boxes kept by NMS within each group, best first.
 
     Args:
         boxes: xyxy, [N, 4].
         scores: [N].
-        group: Boxes of different groups leave each other alone, [N].
-        threshold: An IoU.
+        group: Boxes only suppress boxes of the same group, [N].
+        threshold: The IoU threshold.
     """
     order = np.argsort(-scores, kind="stable")
     kept: list[int] = []
@@ -75,14 +75,14 @@ def suppress(boxes: Floats, scores: Floats, group: Integers, threshold: float) -
 
 
 def vote(boxes: Floats, scores: Floats, group: Integers, kept: Integers, sigma: float) -> Floats:
-    """The kept boxes, each the mean of the boxes of its group with weights score · exp(-(1 - IoU)² / sigma).
+    """Score voting: each kept box becomes the mean of its group, weighted by score · exp(-(1 - IoU)² / sigma).
 
     Args:
         boxes: All boxes, kept or not, xyxy, [N, 4].
         scores: [N].
         group: [N].
-        kept: Indices of the kept ones, [K].
-        sigma: How fast the weight falls.
+        kept: Indices of the kept boxes, [K].
+        sigma: Decay of the weights.
     """
     result = boxes[kept]
     for row, one in enumerate(kept):

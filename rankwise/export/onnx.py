@@ -1,4 +1,4 @@
-"""A detector to an ONNX file, which is checked before it is left behind."""
+"""Export of a detector to an ONNX file, which is verified before it is saved."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rankwise.models import Detector, ModelError
 from rankwise.models.confidence import HOW_TO_CALIBRATE
 from rankwise.models.tta import tta_views
 
-#: Written by torch's exporter without conversion, and read by every onnxruntime since 2023.
+#: torch exports it without conversion, and every onnxruntime since 2023 reads it.
 OPSET = 18
 
 Nms = Literal["inside", "outside"]
 
 
 class Network(nn.Module):
-    """A detector as far as it is exported: from images of bytes to scores and boxes of all anchors.
+    """The exported part of a detector: from images of bytes to scores and boxes of all anchors.
 
     Args:
         detector: The detector.
@@ -47,17 +47,16 @@ class Network(nn.Module):
 
 
 def export_run(run: Path, out: Path | None = None, nms: Nms = "outside", opset: int = OPSET) -> Path:
-    """Writes a trained run as an ONNX file and says how far it is from the original; returns the file.
+    """Exports a trained run to ONNX and prints how much the results differ; returns the file.
 
     Args:
-        run: Folder of the run, or its file of weights.
-        out: The file; ``model.onnx`` in the run's folder, or beside its file, if not given.
-        nms: Whether suppression is part of the file.
+        run: Run folder or weights file.
+        out: Output file; by default ``model.onnx`` in the run folder or next to the weights file.
+        nms: Whether NMS is part of the file.
         opset: Version of ONNX's operators.
 
     Raises:
-        ModelError: If this is no run, a package is missing, or the file does not say what the detector says; then
-            none is left behind.
+        ModelError: If this is not a run, a package is missing, or the results differ too much; then no file is written.
     """
     detector = Detector.load(run)
     out = out or (run if run.is_dir() else run.parent) / "model.onnx"
@@ -67,12 +66,12 @@ def export_run(run: Path, out: Path | None = None, nms: Nms = "outside", opset: 
 def export_detector(
     detector: Detector, out: Path, nms: Nms = "outside", opset: int = OPSET, console: Console | None = None
 ) -> Path:
-    """Writes a detector as an ONNX file, once it has been checked; returns the file.
+    """Exports a detector to an ONNX file after verification; returns the file.
 
     Args:
         detector: The detector, on the CPU.
         out: The file.
-        nms: Whether suppression is part of the file.
+        nms: Whether NMS is part of the file.
         opset: Version of ONNX's operators.
         console: Where to say how far the file is from the original.
     """
@@ -82,24 +81,24 @@ def export_detector(
     detector = detector.eval()
     make_folder(out.parent)
     with explained(out), tempfile.TemporaryFile(dir=out.parent):
-        pass  # said now and not after a minute
+        pass  # fail now and not after a minute
     console.print("exporting; this takes about a minute …")
     return write_checked(detector, trace(detector, opset), out, nms, console)
 
 
 def trace(detector: Detector, opset: int = OPSET) -> Any:
-    """The network of a detector as an ONNX model, for images of any number, height and width.
+    """Traces the network of a detector to an ONNX model with dynamic batch size, height and width.
 
     Args:
         detector: The detector, on the CPU and in eval mode.
         opset: Version of ONNX's operators.
     """
-    # No level may be one pixel wide, or the trace would be for such images alone.
+    # No level may be one pixel wide, or the trace would be specialized to such images.
     coarsest = max(detector.neck.strides)
     images = torch.zeros(2, 3, 2 * coarsest, 3 * coarsest, dtype=torch.uint8)
     dynamic = torch.export.Dim.DYNAMIC
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # about torch's own inner workings
+        warnings.simplefilter("ignore")  # warnings about internals of torch
         program = torch.onnx.export(
             Network(detector).eval(),
             (images,),
@@ -117,7 +116,7 @@ def trace(detector: Detector, opset: int = OPSET) -> Any:
 
 
 def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console: Console) -> Path:
-    """Writes a traced network with its settings, after a check; a file that fails it is not left behind.
+    """Verifies and writes a traced network with its settings; nothing is written if the check fails.
 
     Args:
         detector: The detector.
@@ -137,12 +136,12 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
         session = open_session(plain, threads=threads)
         differences = compare(detector, session, shapes)
         differences.check()
-        console.print(f"checked against torch on {differences}", soft_wrap=True)
+        console.print(f"verified against torch on {differences}", soft_wrap=True)
         if detector.confidence.calibration is None:
             console.print(f"scores of the file are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
         if len(tta_views(detector.settings.input, detector.settings.test)) > 1:
             console.print(
-                "the file has no test-time augmentation: the run's model.test is left out",
+                "the file has no test-time augmentation: model.test of the run is not exported",
                 soft_wrap=True,
             )
         if nms == "inside":
@@ -150,9 +149,9 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
             inside = open_session(final, threads=threads)
             differences = compare_detections(detector, session, inside, shapes)
             differences.check()
-            console.print(f"suppression checked on {differences}", soft_wrap=True)
+            console.print(f"NMS verified on {differences}", soft_wrap=True)
             if detector.settings.postprocess.score_voting:
-                console.print("this run votes on boxes, which ONNX has no operator for: the file does without")
+                console.print("this run uses score voting, which ONNX has no operator for: it is not part of the file")
         (final if nms == "inside" else plain).replace(out)
     console.print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)", soft_wrap=True, markup=False)
     return out
@@ -176,7 +175,7 @@ def with_calibration(network: Any, detector: Detector) -> Any:
 
 
 def with_nms(network: Any, detector: Detector) -> Any:
-    """A traced network with suppression behind it.
+    """A traced network followed by NMS.
 
     Args:
         network: What ``trace`` gave.
@@ -200,7 +199,7 @@ def with_nms(network: Any, detector: Detector) -> Any:
 
 
 def _settings_inside(detector: Detector) -> Any:
-    """Settings of suppression, with a score threshold that no class has its own below."""
+    """Post-processing settings with a score threshold that is at most the threshold of every class."""
     settings = detector.settings.postprocess
     select = detector.confidence.select(detector.classes, settings.score_threshold)
     lowest = select.least_raw(settings.score_threshold)
@@ -208,7 +207,7 @@ def _settings_inside(detector: Detector) -> Any:
 
 
 def _described(model: Any, detector: Detector, nms: Nms) -> Any:
-    """A model with the detector's settings among its metadata."""
+    """A model with the settings of the detector in its metadata."""
     import onnx
 
     settings = detector.settings.postprocess if nms == "outside" else _settings_inside(detector)
@@ -220,7 +219,7 @@ def _described(model: Any, detector: Detector, nms: Nms) -> Any:
 
 
 def _tidy(model: Any, classes: int) -> None:
-    """Gives sizes names to read, and takes out where in torch's and our source each node is from."""
+    """Renames dynamic sizes and removes source locations from the nodes."""
     graph = model.graph
     for item in [*graph.node, *graph.input, *graph.output, *graph.initializer, graph]:
         item.ClearField("metadata_props")
@@ -244,7 +243,7 @@ def _require_packages() -> None:
 
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise ModelError(f"export to ONNX without {' and '.join(missing)}: {INSTALL}")
+        raise ModelError(f"export to ONNX needs {' and '.join(missing)}: {INSTALL}")
 
 
 def _require_possible(detector: Detector, opset: int) -> None:

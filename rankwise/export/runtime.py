@@ -1,4 +1,4 @@
-"""A detector from an ONNX file, run by onnxruntime. Nothing here needs torch."""
+"""Detectors from ONNX files, run by onnxruntime. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from rankwise.images.sources import find_images, is_folder
 
 INSTALL = "it needs more packages, install them with: pip install onnx onnxscript onnxruntime"
 
-#: What a network gives, with suppression inside and without.
+#: Outputs of a network, with NMS inside and outside.
 _INSIDE = ("detection_boxes", "detection_scores", "detection_labels", "num_detections")
 _OUTSIDE = ("scores", "boxes", "levels")
 
 
 class OnnxDetector:
-    """A detector that ``rankwise export`` wrote.
+    """A detector exported by ``rankwise export``.
 
     Args:
         path: The ONNX file.
         device: auto (a GPU if onnxruntime has one), cpu or cuda.
-        threads: How many threads compute; onnxruntime's own choice if not given.
+        threads: Number of threads; the default of onnxruntime if not given.
 
     Attributes:
         classes: Names of the labels.
         manifest: All settings that came with the file.
 
     Raises:
-        ModelError: If there is no such file, it is no ONNX, or none of rankwise; or if onnxruntime is not installed.
+        ModelError: If the file does not exist, is not ONNX or not from rankwise, or if onnxruntime is not installed.
     """
 
     def __init__(self, path: str | PathLike[str], device: str = "auto", threads: int | None = None) -> None:
@@ -48,7 +48,7 @@ class OnnxDetector:
         self._check_outputs(path)
 
     def _check_outputs(self, path: str | PathLike[str]) -> None:
-        """Refuses a network that does not give what the settings with it say."""
+        """Refuses a network whose outputs do not match its settings."""
         wanted = _INSIDE if self.manifest.nms == "inside" else _OUTSIDE
         outputs = {output.name: output.shape for output in self._session.get_outputs()}
         if missing := [name for name in wanted if name not in outputs]:
@@ -81,16 +81,15 @@ class OnnxDetector:
     def predict(
         self, images: Any, threshold: float | None = None, *, precision: float | None = None, calibrated: bool = True
     ) -> Any:
-        """Finds objects: for each image boxes [N, 4] xyxy in its pixels, scores [N] and labels [N], best first.
+        """Detects objects: for each image, boxes [N, 4] xyxy in its pixels, scores [N] and labels [N], best first.
 
         Args:
             images: The path of an image file, a PIL image, an array [H, W, 3] of bytes or a tensor [3, H, W] of bytes
                 or of floats from 0 to 1; a list of such, which is answered by a list; or a folder or a pattern such as
                 ``photos/*.jpg``, answered by a dictionary with the path of each image.
-            threshold: Leave out detections with a lower score. If not given, each class has the threshold that
-                evaluation found best for it.
-            precision: Instead of a threshold, the part of the boxes that shall be right, such as 0.9.
-            calibrated: False gives raw scores.
+            threshold: The minimum score. By default, each class has the threshold with its best F1.
+            precision: The desired precision, such as 0.9, instead of a threshold.
+            calibrated: False returns raw scores.
         """
         if is_folder(images):
             files = find_images([str(images)])
@@ -105,8 +104,8 @@ class OnnxDetector:
         if manifest.nms == "inside" and chosen and select.least_raw(1) < lowest * (1 - 1e-5):
             kind = "scores" if score_map is None else "raw scores"
             raise ModelError(
-                f"threshold is {select.limits[0]:g}, but this model has its suppression inside, which drops {kind} "
-                f"below {lowest:g}; export the run with --nms outside to choose lower ones"
+                f"threshold is {select.limits[0]:g}, but NMS is inside this model and drops {kind} below {lowest:g}; "
+                f"export the run with --nms outside to use lower thresholds"
             )
         settings = replace(manifest.postprocess, score_threshold=select.least_raw(lowest))
         results = []
@@ -136,19 +135,19 @@ class OnnxDetector:
 
 
 def open_session(path: Path, device: str = "cpu", threads: int | None = None) -> Any:
-    """An ONNX file as onnxruntime runs it.
+    """Opens an ONNX file with onnxruntime.
 
     Args:
         path: The file.
         device: auto, cpu or cuda.
-        threads: How many threads compute; onnxruntime's own choice if not given.
+        threads: Number of threads; the default of onnxruntime if not given.
     """
     try:
         import onnxruntime
     except ImportError as error:
         raise ModelError(f"{path}: onnxruntime is not installed; {INSTALL}") from error
     if not path.is_file():
-        raise ModelError(f"{path}: there is no such file")
+        raise ModelError(f"{path}: no such file")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors only: warnings are about the graph, which the user has not written
     if threads is not None:
@@ -158,21 +157,21 @@ def open_session(path: Path, device: str = "cpu", threads: int | None = None) ->
     except Exception as error:  # onnxruntime has a class of its own for each kind of fault
         if isinstance(error, ModelError):
             raise
-        raise ModelError(f"{path} is no ONNX model, or damaged ({str(error).splitlines()[0]})") from error
+        raise ModelError(f"{path} is not an ONNX model, or damaged ({str(error).splitlines()[0]})") from error
 
 
 def prepare(image: np.ndarray, settings: InputSettings) -> tuple[np.ndarray, tuple[int, int]]:
-    """An image as the network takes it, uint8 [1, 3, H, W], and its (height, width) there without padding.
+    """Prepares an image for the network, uint8 [1, 3, H, W]; also returns its (height, width) without padding.
 
     Args:
         image: RGB, uint8 [H, W, 3].
-        settings: Size and mean colour.
+        settings: Size and mean color.
     """
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
         raise ModelError(f"an image must be uint8 [height, width, 3], not {image.dtype} {list(image.shape)}")
     height, width = settings.input_size(*image.shape[:2])
     if (height, width) != image.shape[:2]:
-        # Pillow filters when it makes smaller, as the resizing does that the detector was trained with.
+        # Pillow uses antialiasing for downscaling, like the resizing during training.
         image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
     colour = np.array(settings.mean_colour, dtype=np.uint8)[:, None, None]
     batch = np.broadcast_to(colour, (1, 3, *padded_size([(height, width)], settings.divisor))).copy()

@@ -1,4 +1,4 @@
-"""One constant for the class biases of a model that was trained by ranking, so that default thresholds suit it."""
+"""Shifts the class biases of a model trained by ranking, so that default thresholds work."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Found = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class _Kind:
-    """How a framework's model is calibrated.
+    """How to calibrate the models of a framework.
 
     Attributes:
         detect: All detections and the ground truth of each image of a batch from the loader.
         biases: The biases of its class scores.
-        threshold: The threshold that people show its detections at.
-        power: The reported score is the class's sigmoid to this power.
+        threshold: The default threshold of the framework.
+        power: The reported score is the sigmoid of the class to this power.
     """
 
     detect: Callable[[Any], Iterator[tuple[Found, Found]]]
@@ -35,24 +35,24 @@ class _Kind:
 
 @torch.no_grad()
 def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None) -> float:
-    """Shifts all class scores of a model so that its usual threshold is the one with the best F1; returns the shift.
+    """Shifts all class scores of a model so that its default threshold has the best F1; returns the shift.
 
-    A ranking says which of two detections is better, not how likely each is. One constant is added to the biases of
-    all classes: the order of the detections stays, and with it every AP, while scores above the threshold become those
-    worth showing. Save the model afterwards: the shift is part of its weights.
+    A ranking loss decides which of two detections is better, not how likely each is. One constant is added to the
+    biases of all classes. The order of the detections and AP do not change, and the detections above the threshold are
+    those worth showing. Save the model afterwards: the shift is part of its weights.
 
     Args:
         model: A torchvision RetinaNet or FCOS, a detector of transformers with sigmoid scores, an ultralytics YOLO, or
-            a model of rfdetr; trained by ``use_ranking``.
-        loader: Batches of images that were not trained on, with their objects: for torchvision ``(images, targets)``
-            as for its training; for transformers dicts with ``pixel_values`` and ``labels``; for ultralytics and
-            rfdetr ``(images, targets)`` with images as ``model.predict`` takes them, and targets with ``boxes`` in
-            pixels, xyxy, and ``labels``.
-        threshold: The score at which detections are shown; by default 0.25 for ultralytics and 0.5 for the others.
+            a model of rfdetr; trained with ``use_ranking``.
+        loader: Batches of held-out images with their objects: for torchvision ``(images, targets)`` as for its
+            training; for transformers dicts with ``pixel_values`` and ``labels``; for ultralytics and rfdetr ``(images,
+            targets)`` with images as ``model.predict`` takes them, and targets with ``boxes`` in pixels, xyxy, and
+            ``labels``.
+        threshold: The threshold for showing detections; by default 0.25 for ultralytics and 0.5 for the others.
 
     Raises:
-        TypeError: For a model of another kind.
-        ValueError: If the model reports a softmax, or finds nothing right in these images.
+        TypeError: If the model is not supported.
+        ValueError: If the model reports a softmax, or has no correct detection in these images.
     """
     kind = _kind(model)
     threshold = kind.threshold if threshold is None else threshold
@@ -72,7 +72,7 @@ def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None)
                 {"id": len(annotations) + 1, "image_id": number, "category_id": label, "bbox": box, **area}
             )
     if not annotations:
-        raise ValueError("the loader has no image with objects: nothing to choose a threshold by")
+        raise ValueError("the loader has no image with objects, so a threshold cannot be chosen")
     ground_truth = {"images": [{"id": number} for number in detections], "annotations": annotations}
     matches = match(detection_table(detections), object_table(ground_truth, list(range(labels))))
     best = best_thresholds(matches, [str(label) for label in range(labels)]).overall
@@ -94,8 +94,8 @@ def _kind(model: Any) -> _Kind:
     kinds = {"torchvision": _torchvision, "transformers": _transformers, "ultralytics": _ultralytics, "rfdetr": _rfdetr}
     if package not in kinds:
         raise TypeError(
-            f"calibrate takes a detector of {', '.join(kinds)}, not {type(model).__name__}; for a run of rankwise "
-            "train there is the command rankwise calibrate"
+            f"calibrate supports detectors of {', '.join(kinds)}, not {type(model).__name__}; for a run of rankwise "
+            f"train, use the command rankwise eval"
         )
     return kinds[package](model)
 
@@ -104,11 +104,9 @@ def _torchvision(model: Any) -> _Kind:
     from torchvision.models.detection import FCOS, RetinaNet
 
     if not isinstance(model, RetinaNet | FCOS):
-        raise ValueError(f"{type(model).__name__} reports a softmax, in which no constant shifts all scores alike")
+        raise ValueError(f"{type(model).__name__} reports a softmax, where no constant shifts all scores equally")
     if isinstance(model, FCOS) and bool(model.head.regression_head.bbox_ctrness.weight.any()):
-        raise ValueError(
-            "this FCOS multiplies its scores with centerness; train it by use_ranking, which leaves it out"
-        )
+        raise ValueError("this FCOS multiplies its scores by centerness; train it with use_ranking, which removes it")
 
     def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
         kept, training = model.score_thresh, model.training

@@ -17,19 +17,20 @@ Given = TypeVar("Given")
 
 
 def use_ranking(model: Given, loss: Loss | None = None) -> Given:
-    """Makes RF-DETR train by ranking, and returns what it was given. Its own ``model.train(…)`` follows.
+    """Makes RF-DETR train by ranking and returns it. Then call ``model.train(…)`` as usual.
 
-    The IoU-aware cross entropy of the classes gives way to the ranking loss, under its name ``loss_ce`` and with its
-    weight ``cls_loss_coef``. Every output is ranked by itself: the last decoder layer, the auxiliary ones and the
-    encoder's proposals; query groups rank each by itself, and the loss is their mean. Matching and box losses stay.
+    The ranking loss replaces the IoU-aware cross entropy of the classes, with the same name ``loss_ce`` and weight
+    ``cls_loss_coef``. The outputs of the last decoder layer, the auxiliary layers and the encoder are ranked
+    separately. Query groups are ranked separately too, and the loss is their mean. Matching and box losses do not
+    change.
 
     Args:
         model: An ``RFDETRNano()`` or another of its models, or what has the criterion: an ``RFDETRModelModule``, or a
             ``SetCriterion`` itself.
-        loss: Any loss of ``rankwise.losses``; APE loss if not given.
+        loss: Any loss of ``rankwise.losses``; APE loss by default.
 
     Raises:
-        TypeError: If ``model`` is none of these, or ``loss`` not a loss.
+        TypeError: If ``model`` is not one of these, or ``loss`` is not a loss.
     """
     loss = APELoss() if loss is None else check_loss(loss)
     from rfdetr.detr import RFDETR

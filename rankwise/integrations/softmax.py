@@ -1,4 +1,4 @@
-"""What to rank where a detector reports a softmax over its classes and a background class."""
+"""Log-odds for detectors with a softmax over classes and background."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def log_odds(logits: Tensor, background: int) -> Tensor:
-    """log(p / (1 - p)) of each class's softmax probability, without the background's.
+    """log(p / (1 - p)) of the softmax probability of each class, without the background.
 
-    It rises with the probability that is reported as score, so that to rank the one is to rank the other, and it is not
-    squeezed together near 0 and 1. The logits themselves will not do: a score also depends on the row's other logits.
+    It increases with the probability that is reported as score, so both have the same order, and it does not saturate
+    near 0 and 1. The logits cannot be used, because a score also depends on the other logits of the row.
 
     Args:
-        logits: Of the classes and the background, [..., C + 1].
-        background: Which of them is the background: 0, or C for the last.
+        logits: Logits of the classes and the background, [..., C + 1].
+        background: The index of the background: 0, or C for the last.
 
     Returns:
         [..., C].

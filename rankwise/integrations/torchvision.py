@@ -35,32 +35,32 @@ def use_ranking(
     box: BoxSettings | None = None,
     score_thresh: float | None = 0.0,
 ) -> Model:
-    """Makes a torchvision detector train by ranking, and returns it: the model itself is changed.
+    """Makes a torchvision detector train by ranking and returns it; the model is modified in place.
 
-    The training call ``model(images, targets)`` returns a dict of losses under the model's own names, as before:
-    ``classification`` is the ranking loss, ``bbox_regression`` the weighted GIoU loss. Detections come from the model's
-    own code, and the names in its state dict stay, so that its weights load into a plain torchvision model.
+    The training call ``model(images, targets)`` returns a dict of losses with the usual names: ``classification`` is
+    the ranking loss, ``bbox_regression`` the weighted GIoU loss. Inference and the names in the state dict do not
+    change, so that the weights load into a plain torchvision model.
 
-    - RetinaNet: labels are its class indices, 0 to ``num_classes`` - 1, as ever.
-    - SSD and SSDLite report the softmax over classes and background: the log-odds of that very score is what is ranked.
-      Labels begin at 1, as ever; 0 is background.
-    - FCOS: centerness is left out, as in the paper. Its branch is set to certainty and frozen, so that the reported
-      score is the square root of the class's sigmoid, here and in a plain FCOS that loads the weights; its loss is 0.
-      For the assigner every location stands for a square of 8 strides.
+    - RetinaNet: labels are class indices, 0 to ``num_classes`` - 1, as usual.
+    - SSD and SSDLite report a softmax over classes and background: the log-odds of that score are ranked. Labels start
+      at 1, as usual; 0 is background.
+    - FCOS: no centerness, as in the paper. Its branch is set to 1 and frozen, so that the reported score is the square
+      root of the class sigmoid, here and in a plain FCOS that loads the weights; its loss is 0. For the assigner, every
+      location is a square of 8 strides.
 
-    A ranking decides which of two samples has the higher score, not how high: all scores of a model may move up or down
-    together while it trains, and a threshold made for probabilities would cut good detections off. So the model's
-    ``score_thresh`` becomes 0, and only its limits on the number of detections apply.
+    A ranking loss decides which of two samples scores higher, not how high. All scores may drift together during
+    training, and a threshold for probabilities would drop good detections. ``score_thresh`` therefore becomes 0, and
+    only the limits on the number of detections apply.
 
     Args:
         model: A RetinaNet, FCOS, SSD or SSDLite of torchvision.
-        loss: Any loss of ``rankwise.losses``; APE loss if not given.
-        assigner: Chooses the positives; ATSS if not given.
+        loss: Any loss of ``rankwise.losses``; APE loss by default.
+        assigner: The assigner; ATSS by default.
         box: Weight and weighting of the box loss.
-        score_thresh: The model's new threshold for detections; None keeps its own.
+        score_thresh: The new threshold for detections; None keeps the current one.
 
     Raises:
-        TypeError: For a model of another kind, or for what is not a loss.
+        TypeError: If the model is not supported, or ``loss`` is not a loss.
     """
     if not isinstance(model, RetinaNet | FCOS | SSD):
         raise TypeError(f"use_ranking takes a torchvision RetinaNet, FCOS or SSD, not {type(model).__name__}")
@@ -133,7 +133,7 @@ def _without_background(targets: list[Target]) -> list[Target]:
     """Targets with labels that begin at 0, where SSD's begin at 1."""
     for number, target in enumerate(targets):
         if bool((target["labels"] < 1).any()):
-            raise ValueError(f"target {number} of the batch has label 0: in SSD that is background, classes begin at 1")
+            raise ValueError(f"target {number} of the batch has label 0: in SSD this is background, classes start at 1")
     return [{**target, "labels": target["labels"] - 1} for target in targets]
 
 

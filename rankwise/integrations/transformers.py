@@ -34,28 +34,28 @@ Match = tuple[Tensor, Tensor]
 
 
 def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0, keep: float = 0.0) -> Model:
-    """Makes a detector of transformers train by ranking, and returns it: the model itself is changed.
+    """Makes a detector of transformers train by ranking and returns it; the model is modified in place.
 
-    The call stays ``model(pixel_values, labels=labels).loss``. The classification loss (varifocal, focal, cross
-    entropy) gives way to the ranking loss, under the same name in ``loss_dict`` and with the weight that the config has
-    for it; matching and box losses stay the model's own. Samples are queries × classes: a matched query's own class is
-    its positive, with the IoU of its predicted box as quality, and all else is negative.
+    The call ``model(pixel_values, labels=labels).loss`` does not change. The ranking loss replaces the classification
+    loss (varifocal, focal, cross entropy), with the same name in ``loss_dict`` and the weight of the config. Matching
+    and box losses do not change. Samples are queries × classes: the class of a matched query is a positive, with the
+    IoU of its predicted box as quality; all others are negatives.
 
-    Every output that had a classification loss has a ranking of its own: the last decoder layer, the auxiliary ones,
-    the encoder's proposals and the denoising queries, where objects under little noise rank above those under so much
-    that they are to count as background. Query groups (LW-DETR, RF-DETR) rank each by itself, and the loss is their
-    mean. Models that report a softmax with a background class (DETR, YOLOS) have its log-odds ranked; models that score
-    the tokens of a text (Grounding DINO) have the tokens of a matched query's class as positives.
+    Every output with a classification loss is ranked separately: the last decoder layer, the auxiliary layers, the
+        encoder proposals and the denoising queries, where queries with little noise rank above those with so much noise
+        that they count as background. Query groups (LW-DETR, RF-DETR) are ranked separately, and the loss is their
+        mean. For models with a softmax and a background class (DETR, YOLOS), the log-odds are ranked. For models that
+        score text tokens (Grounding DINO), the tokens of the class of a matched query are the positives.
 
-    A batch without objects has no denoising queries, so one process may have them and another not: they are ranked in
-    each process by itself, also with ``scope="world"``.
+    A batch without objects has no denoising queries, so they may exist in only some processes. Each process therefore
+    ranks its own denoising queries, even with ``scope="world"``.
 
     Args:
-        model: One of transformers' models for object detection.
-        loss: Any loss of ``rankwise.losses``; APE loss if not given. ``APELoss(scope="image")`` ranks each image by
-            itself.
-        weight: Factor on the ranking loss, beside the weight that the model's config may have for it.
-        keep: Weight of the model's own classification loss beside the ranking loss; 0 leaves it out.
+        model: An object detection model of transformers.
+        loss: Any loss of ``rankwise.losses``; APE loss by default. ``APELoss(scope="image")`` ranks each image
+            separately.
+        weight: Factor on the ranking loss, in addition to the weight of the config.
+        keep: Weight of the original classification loss; 0 removes it.
 
     Raises:
         TypeError: If the model is not a detector of transformers, or of a kind whose loss cannot be replaced, or if

@@ -21,23 +21,23 @@ TASKS = ("detect", "segment", "pose", "obb")
 
 
 def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: float = 1.0) -> Any:
-    """Makes a YOLO model of ultralytics train by ranking, and returns it. Its own ``yolo.train(…)`` follows.
+    """Makes a YOLO model of ultralytics train by ranking and returns it. Then call ``yolo.train(…)`` as usual.
 
-    The binary cross entropy of the class scores gives way to ``weight`` times a ranking loss plus ``keep`` times the
-    cross entropy, in both branches of an end-to-end head; the trainer's ``cls`` gain multiplies both. The aligned
-    score of the assigner is a positive's quality. Everything else stays the trainer's own: box losses, augmentation,
-    several GPUs, resuming (call ``use_ranking`` on the model that resumes). Checkpoints load without rankwise.
+    ``weight`` times a ranking loss plus ``keep`` times the cross entropy replaces the binary cross entropy of the class
+    scores, in both branches of an end-to-end head; the ``cls`` gain of the trainer multiplies both. The alignment score
+    of the assigner is the quality of a positive. Box losses, augmentation, several GPUs and resuming work as usual
+    (call ``use_ranking`` on the resumed model). Checkpoints load without rankwise.
 
     Args:
         yolo: ``ultralytics.YOLO(…)`` for the task detect, segment, pose or obb.
-        loss: Any loss of ``rankwise.losses``; APE loss if not given.
-        keep: Weight of the model's own cross entropy. With 0 the scores are no longer probabilities: nothing would be
-            above the default ``conf=0.25`` of predictions, so validation in training then takes all boxes, and
-            ``rankwise.calibrate`` puts the model on its scale again.
+        loss: Any loss of ``rankwise.losses``; APE loss by default.
+        keep: Weight of the original cross entropy. With 0, the scores are no longer probabilities and nothing exceeds
+            the default ``conf=0.25``. Validation during training then uses all boxes, and ``rankwise.calibrate``
+            restores the scale afterwards.
         weight: Weight of the ranking loss.
 
     Raises:
-        TypeError: If ``yolo`` is not such a model, or ``loss`` not a loss.
+        TypeError: If ``yolo`` is not such a model, or ``loss`` is not a loss.
         ValueError: If a weight is negative.
     """
     if not hasattr(yolo, "add_callback") or getattr(yolo, "task", None) not in TASKS:

@@ -92,7 +92,7 @@ def test_an_image_without_detections_has_none(exported: Any, tmp_path: Path) -> 
 
 def test_a_failed_check_leaves_no_file(exported: Any, tmp_path: Path) -> None:
     wrong = Detector(exported.detector.settings, exported.detector.classes).eval()
-    with pytest.raises(ModelError, match=r"does not say what the detector says.*No file was written"):
+    with pytest.raises(ModelError, match=r"differ from those of the detector.*No file was written"):
         exporting.write_checked(wrong, exported.network, tmp_path / "model.onnx", "outside", Console(quiet=True))
     assert list(tmp_path.iterdir()) == []
 
@@ -109,7 +109,7 @@ def test_a_failed_check_leaves_no_file(exported: Any, tmp_path: Path) -> None:
     ],
 )
 def test_differences_that_are_too_large_or_no_numbers_are_refused(differences: Differences) -> None:
-    with pytest.raises(ModelError, match="does not say what the detector says"):
+    with pytest.raises(ModelError, match="differ from those of the detector"):
         differences.check()
 
 
@@ -122,7 +122,7 @@ def test_export_says_how_far_it_is_from_torch(
     assert made == tmp_path / "model.onnx"
     said = capsys.readouterr().out
     assert "boxes differ by at most" in said
-    assert "suppression checked" in said
+    assert "NMS verified" in said
     assert "no test-time augmentation" not in said
     assert OnnxDetector(made).classes == exported.detector.classes
 

@@ -165,9 +165,9 @@ def _nothing(path: Path, exported: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (_foreign, "is an ONNX model, but none that rankwise wrote"),
+        (_foreign, "is an ONNX model, but was not written by rankwise"),
         (_other_format, "it has format 99, this version reads 1"),
-        (_noise, "is no ONNX model, or damaged"),
+        (_noise, "is not an ONNX model, or damaged"),
         (_nothing, "there is no such file"),
     ],
 )

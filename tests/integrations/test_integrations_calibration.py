@@ -88,9 +88,9 @@ def test_transformers_logits_shift_alike(build: Any) -> None:
     ("model", "error", "message"),
     [
         (ssdlite, ValueError, "SSD reports a softmax"),
-        (fcos, ValueError, "multiplies its scores with centerness"),
+        (fcos, ValueError, "multiplies its scores by centerness"),
         (detr, ValueError, "no sigmoid scores"),
-        (lambda: nn.Linear(1, 1), TypeError, "calibrate takes a detector of torchvision"),
+        (lambda: nn.Linear(1, 1), TypeError, "calibrate supports detectors of torchvision"),
     ],
     ids=["ssd", "fcos", "detr", "linear"],
 )

@@ -208,7 +208,7 @@ def test_log_odds_of_equal_logits_have_a_gradient() -> None:
 def test_ssd_refuses_background_as_a_label() -> None:
     images, targets = images_and_targets()
     targets[1]["labels"] = torch.tensor([0])
-    with pytest.raises(ValueError, match="target 1 of the batch has label 0: in SSD that is background"):
+    with pytest.raises(ValueError, match="target 1 of the batch has label 0: in SSD this is background"):
         use_ranking(ssdlite()).train()(images, targets)
 
 
