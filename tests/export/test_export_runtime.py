@@ -168,7 +168,7 @@ def _nothing(path: Path, exported: Any) -> None:
         (_foreign, "is an ONNX model, but was not written by rankwise"),
         (_other_format, "it has format 99, this version reads 1"),
         (_noise, "is not an ONNX model, or damaged"),
-        (_nothing, "there is no such file"),
+        (_nothing, "no such file"),
     ],
 )
 def test_other_files_are_told_apart(
