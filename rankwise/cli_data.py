@@ -1,4 +1,4 @@
-"""The verbs about data: ``rankwise data check`` and its like."""
+"""The subcommands of ``rankwise data``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rankwise.errors import UserError
 
 
 def data_check(words: list[str]) -> None:
-    """Prints what a dataset holds and every fault."""
+    """Prints a summary of a dataset and its faults."""
     from rankwise.data import check, print_report
 
-    parser = _parser("data check", "What is in a dataset, and every fault of it. Exit code 1 if there are faults.")
+    parser = _parser("data check", "Summarize a dataset and list every fault. The exit code is 1 if there are faults.")
     parser.add_argument("folder", type=str, help="Folder of the dataset (COCO, Pascal VOC, YOLO), or its data.yaml.")
     config = _parse(parser, words)
     report = check(Path(config.folder))
@@ -29,9 +29,9 @@ def data_shapes(words: list[str]) -> None:
     from rankwise.data import ShapesDataset, write_coco
 
     parser = _parser("data shapes", "Write the built-in dataset as a COCO folder.")
-    parser.add_argument("folder", type=str, help="Where to; must be new or empty.")
+    parser.add_argument("folder", type=str, help="Output folder; must be new or empty.")
     parser.add_argument("--shapes", type=ShapesSettings, default=ShapesSettings())
-    parser.add_argument("--images", type=int, help="Training images: short for --shapes.train_images.")
+    parser.add_argument("--images", type=int, help="Number of training images, short for --shapes.train_images.")
     config = _parse(parser, words)
     if config.images is not None:
         config.shapes.train_images = config.images

@@ -1,4 +1,4 @@
-"""Detections in a user's own images and videos: annotated pictures, and files of what was found."""
+"""``rankwise predict``: detections in images and videos, as annotated images and data files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rankwise.models.confidence import HOW_TO_CALIBRATE, Confidence
 
 __all__ = ["AgnosticNms", "Format", "find_images", "predict_files", "predict_images", "say_highest", "say_units"]
 
-#: With more images than this a terminal shows the bar alone.
+#: With more images than this, a terminal only shows the progress bar.
 _MOST_LINES = 50
-#: Images that are looked at again for their highest score where nothing was found.
+#: Number of images that are checked for their highest score if nothing was detected.
 _LOOKED_AT = 20
 
 
@@ -40,21 +40,21 @@ def predict_images(
     format: Format = "json",
     crop: bool = False,
 ) -> list[dict[str, Any]]:
-    """Detects objects in images and videos, draws them, and writes ``predictions.json``; returns what it wrote.
+    """Detects objects in images and videos, draws them, and writes ``predictions.json``; returns its entries.
 
     Args:
-        run: Folder of a run, or its file of weights.
+        run: Run folder or weights file.
         words: Image and video files, folders, globs, and ``webcam``.
-        out: Folder for what is written.
-        threshold: Least score; the run's own, the best F1 of each class, if not given.
-        batch_size: Images per batch; those of a batch are padded to one size.
-        device: Where to compute.
-        precision: Instead of a threshold, the part of the boxes that shall be right.
-        calibrated: False gives raw scores.
-        agnostic_nms: Where a box hides those of other classes at nearly the same place.
-        pictures: Whether pictures are drawn.
-        format: Another file beside ``predictions.json``: ``coco`` or ``yolo``.
-        crop: Whether each object is written as a picture of its own.
+        out: Output folder.
+        threshold: The minimum score; by default the thresholds of the run, with the best F1 per class.
+        batch_size: Images per batch; images of a batch are padded to the same size.
+        device: The device.
+        precision: The desired precision, instead of a threshold.
+        calibrated: False uses raw scores.
+        agnostic_nms: Where a box suppresses overlapping boxes of other classes.
+        pictures: Whether to draw images.
+        format: An additional output format: ``coco`` or ``yolo``.
+        crop: Whether to save each object as a separate image.
     """
     from rankwise.evaluation.inference import pick_device
     from rankwise.models import Detector
@@ -101,12 +101,12 @@ def say_highest(
     read: Callable[[Path], Any],
     scores_of: Callable[[Any], list[float]],
 ) -> None:
-    """Says what the highest score was, if nothing at all was found.
+    """Prints the highest score if nothing was detected.
 
     Args:
-        entries: What was found.
-        sources: In what.
-        read: Turns a file into an image.
+        entries: The entries of ``predictions.json``.
+        sources: The images and videos.
+        read: Reads a file as an image.
         scores_of: The scores of an image without a threshold, best first.
     """
     files = [source for source in sources if isinstance(source, Path) and not is_video(source)][:_LOOKED_AT]
@@ -122,7 +122,7 @@ def say_highest(
             best, name = scores[0], str(file)
     some = "" if len(files) == len(entries) else f" of the first {len(files)} images"
     found = f"the highest score{some} is {best:.3g}, in {name}" if name else "no score is above 0"
-    _say(f"nothing was found: {found}; --threshold gives a lower limit")
+    _say(f"nothing was detected: {found}; set a lower --threshold")
 
 
 def predict_files(
@@ -139,19 +139,19 @@ def predict_files(
 ) -> list[dict[str, Any]]:
     """Detects objects in files with any detector, draws them, and writes ``predictions.json``; needs no torch.
 
-    No picture is written over one of the images. A camera is read until Ctrl-C.
+    Input images are never overwritten. A camera is read until Ctrl-C.
 
     Args:
         sources: The images and videos.
-        out: Folder for what is written.
-        read: Turns a file into an image that ``detect`` takes.
-        detect: The detections of each of some images: boxes, scores and labels, as tensors or as arrays.
-        classes: Names of the labels.
-        batch_size: How many images are read and handed to ``detect`` at a time.
-        agnostic: Where a box hides those of other classes at nearly the same place.
-        pictures: Whether pictures are drawn.
-        format: Another file beside ``predictions.json``: ``coco`` or ``yolo``.
-        crop: Whether each object is written as a picture of its own.
+        out: Output folder.
+        read: Reads a file as an image for ``detect``.
+        detect: Returns the detections of each image: boxes, scores and labels, as tensors or arrays.
+        classes: The class names.
+        batch_size: Number of images per call of ``detect``.
+        agnostic: Where a box suppresses overlapping boxes of other classes.
+        pictures: Whether to draw images.
+        format: An additional output format: ``coco`` or ``yolo``.
+        crop: Whether to save each object as a separate image.
 
     Raises:
         DataError: If ``batch_size`` is below 1, or, after all other images are done, if images could not be read.
@@ -204,7 +204,7 @@ def _items(sources: Sequence[Path | Camera], read: Callable[[Path], Any]) -> Ite
 def _batches(
     sources: Sequence[Path | Camera], read: Callable[[Path], Any], size: int, faults: list[str]
 ) -> Iterator[list[Item]]:
-    """As many items at a time as fit a batch; a camera's are not held back."""
+    """Batches of items; those of a camera are not held back."""
     batch: list[Item] = []
     for item in _items(sources, read):
         if isinstance(item, _Fault):
@@ -219,7 +219,7 @@ def _batches(
 
 
 def _total(sources: Sequence[Path | Camera]) -> int | None:
-    """How many images and frames there are; None if that is not known."""
+    """The number of images and frames; None if unknown."""
     counts = [count_frames(source) if is_video(source) else 1 for source in sources]
     return None if None in counts else sum(count or 0 for count in counts)
 

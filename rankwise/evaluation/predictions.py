@@ -1,4 +1,4 @@
-"""What ``rankwise predict`` writes: pictures, videos, JSON, COCO and YOLO files, crops. Nothing here needs torch."""
+"""The output of ``rankwise predict``: images, videos, JSON, COCO and YOLO files, crops. Does not need torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rankwise.evaluation.drawing import AGNOSTIC_IOU, agnostic_nms, draw_detecti
 from rankwise.files.writing import make_folder, write_text, write_whole
 from rankwise.images.sources import Camera, Frame, VideoWriter, is_video
 
-#: Boxes of different classes at nearly the same place: the best one alone in pictures, in all results, or all of them.
+#: Where the best box suppresses overlapping boxes of other classes: in drawn images, in all results, or nowhere.
 AgnosticNms = Literal["pictures", "always", "never"]
 
-#: What is written beside ``predictions.json``: nothing, ``annotations.json`` for COCO, or ``labels/`` for YOLO.
+#: Output in addition to ``predictions.json``: nothing, ``annotations.json`` for COCO, or ``labels/`` for YOLO.
 Format = Literal["json", "coco", "yolo"]
 
 
@@ -28,9 +28,9 @@ class Item:
     """An image to detect objects in.
 
     Attributes:
-        source: Where it comes from.
-        image: What the detector takes.
-        frame: Which frame it is, of a video.
+        source: The file or camera.
+        image: The image for the detector.
+        frame: The frame, for a video.
     """
 
     source: Path | Camera
@@ -39,19 +39,19 @@ class Item:
 
 
 class Writer:
-    """Writes detections as they come.
+    """Writes detections one image at a time.
 
     Args:
         sources: The images and videos.
-        out: Folder for what is written.
-        classes: Names of the labels.
-        agnostic: Where a box hides those of other classes at nearly the same place.
-        pictures: Whether pictures are drawn.
-        format: Which file is written beside ``predictions.json``.
-        crop: Whether each object is written as a picture of its own.
+        out: Output folder.
+        classes: The class names.
+        agnostic: Where a box suppresses overlapping boxes of other classes.
+        pictures: Whether to draw images.
+        format: An additional output format.
+        crop: Whether to save each object as a separate image.
 
     Attributes:
-        entries: What ``predictions.json`` holds.
+        entries: The entries of ``predictions.json``.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Writer:
         make_folder(out)
 
     def add(self, item: Item, detections: Any) -> str:
-        """Writes what belongs to one image, and returns a line about it.
+        """Writes the output of one image and returns a line about it.
 
         Args:
             item: The image.
@@ -109,10 +109,10 @@ class Writer:
         return f"{item.source}: {len(objects)} objects{f', drawn in {self.out / name}' if elsewhere else ''}"
 
     def close(self, seconds: float) -> list[str]:
-        """Writes what is about all images, and returns lines about it.
+        """Writes the output of all images together and returns lines about it.
 
         Args:
-            seconds: How long all took.
+            seconds: The total duration.
         """
         for video in self._videos.values():
             video.close()
@@ -138,7 +138,7 @@ class Writer:
         path = self.out / self._names[item.source]
         if item.frame is None:
             drawn = draw_detections(item.image, detections, self.classes, agnostic_iou=iou)
-            # A low level of compression is several times as fast, and a little larger.
+            # Low compression is several times as fast, and the files are slightly larger.
             write_whole(path, lambda part: drawn.save(part, "PNG", compress_level=1))
             return
         drawn = draw_detections(item.image, detections, self.classes, min_size=1, agnostic_iou=iou)
@@ -146,12 +146,12 @@ class Writer:
         video.add(np.asarray(drawn))
 
     def _stem(self, item: Item) -> str:
-        """What files about an image are called."""
+        """The base name of the output files of an image."""
         frame = "" if item.frame is None else f"_{item.frame.number:06d}"
         return f"{Path(self._stems[item.source]).stem}{frame}"
 
     def _write_labels(self, item: Item, boxes: list[Any], labels: list[int], width: int, height: int) -> None:
-        """A text file as YOLO has it, without scores: so it can be corrected, and trained on."""
+        """Writes a YOLO label file without scores, so that it can be corrected and used for training."""
         make_folder(self.out / "labels")
         lines = []
         for (left, top, right, bottom), label in zip(boxes, labels, strict=True):
@@ -175,7 +175,7 @@ class Writer:
             self._crops += 1
 
     def _coco(self) -> dict[str, Any]:
-        """All detections as COCO's annotations with scores, image and category ids from 1 on."""
+        """All detections as COCO annotations with scores; image and category ids start at 1."""
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
         rows = zip(self.entries, self._sizes, self._labels, strict=True)
@@ -201,11 +201,11 @@ class Writer:
 
 
 def picture_names(sources: Sequence[Path | Camera], out: Path | None = None) -> dict[Path | Camera, str]:
-    """A file name for each picture: the image's own, numbered where two share one or an image is there already.
+    """The output name of each image: its own name, with a number if names collide or an input would be overwritten.
 
     Args:
         sources: The images and videos.
-        out: Where the pictures go; None does not look for images there.
+        out: The output folder; None skips the check for existing images.
     """
     names: dict[Path | Camera, str] = {}
     images = {_identity(source) for source in sources if isinstance(source, Path)} - {None}
@@ -221,7 +221,7 @@ def picture_names(sources: Sequence[Path | Camera], out: Path | None = None) -> 
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to, by links and capitals of whatever kind; None if there is none."""
+    """The identity of the file behind a path, independent of links and case; None if it does not exist."""
     try:
         status = path.stat()
     except OSError:
@@ -234,5 +234,5 @@ def _counted(count: int, word: str) -> str:
 
 
 def _file_name(text: str) -> str:
-    """A class's name as that of a folder."""
+    """A class name as a folder name."""
     return re.sub(r"[^\w .-]", "_", text).strip(" .") or "_"

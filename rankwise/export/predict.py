@@ -1,4 +1,4 @@
-"""``rankwise predict`` for an exported detector. Nothing here needs torch."""
+"""``rankwise predict`` for an exported detector. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def predict_images(
     format: Format = "json",
     crop: bool = False,
 ) -> list[dict[str, Any]]:
-    """Detects objects in images and videos, draws them, and writes ``predictions.json``; returns what it wrote.
+    """Detects objects in images and videos, draws them, and writes ``predictions.json``; returns its entries.
 
     Args:
         run: The ONNX file.
         words: Image and video files, folders, globs, and ``webcam``.
-        out: Folder for what is written.
-        threshold: Least score; the run's own, the best F1 of each class, if not given.
-        batch_size: How many images are read at a time.
-        device: Where to compute.
-        precision: Instead of a threshold, the part of the boxes that shall be right.
-        calibrated: False gives raw scores.
-        agnostic_nms: Where a box hides those of other classes at nearly the same place.
-        pictures: Whether pictures are drawn.
-        format: Another file beside ``predictions.json``: ``coco`` or ``yolo``.
-        crop: Whether each object is written as a picture of its own.
+        out: Output folder.
+        threshold: The minimum score; by default the thresholds of the run, with the best F1 per class.
+        batch_size: Number of images read at a time.
+        device: The device.
+        precision: The desired precision, instead of a threshold.
+        calibrated: False uses raw scores.
+        agnostic_nms: Where a box suppresses overlapping boxes of other classes.
+        pictures: Whether to draw images.
+        format: An additional output format: ``coco`` or ``yolo``.
+        crop: Whether to save each object as a separate image.
     """
     sources = find_inputs(words)
     detector = OnnxDetector(run, device)
@@ -57,7 +57,7 @@ def predict_images(
         format,
         crop,
     )
-    # With suppression inside, scores below its threshold are not known.
+    # With NMS inside, scores below its threshold are unknown.
     least = detector.manifest.postprocess.score_threshold if detector.manifest.nms == "inside" else 0.0
     say_highest(
         entries,

@@ -1,4 +1,4 @@
-"""Where images come from: files, folders, patterns, videos and cameras. Nothing here needs torch."""
+"""Image sources: files, folders, patterns, videos and cameras. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.images.reading import IMAGE_ENDINGS
 
-#: Endings of the files that count as videos.
+#: File extensions of videos.
 VIDEO_ENDINGS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv"})
 
 _INSTALL = "it needs OpenCV, install it with: pip install opencv-python-headless"
@@ -27,7 +27,7 @@ class Camera:
     """A camera of this machine.
 
     Attributes:
-        number: Which one, from 0 on.
+        number: The index of the camera, from 0.
     """
 
     number: int = 0
@@ -37,17 +37,17 @@ class Camera:
 
     @property
     def stem(self) -> str:
-        """What files about it are called."""
+        """The base name of output files."""
         return f"webcam{self.number}"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture of a video.
+    """A frame of a video.
 
     Attributes:
         pixels: RGB, uint8 [H, W, 3].
-        number: From 0 on.
+        number: The index of the frame, from 0.
         rate: Frames per second of the video.
     """
 
@@ -57,25 +57,25 @@ class Frame:
 
 
 def find_images(words: Sequence[str]) -> list[Path]:
-    """The image files that files, folders and globs stand for, each once, in order.
+    """The image files of files, folders and globs, each once, in order.
 
     Args:
-        words: Paths of images, of folders (searched to the bottom) and patterns such as ``photos/*.jpg``.
+        words: Image files, folders (searched recursively) and patterns such as ``photos/*.jpg``.
 
     Raises:
-        DataError: If there is nothing of the kind.
+        DataError: If nothing is found.
     """
     return list(dict.fromkeys(path for word in words for path in _files(word, IMAGE_ENDINGS)))
 
 
 def find_inputs(words: Sequence[str]) -> list[Path | Camera]:
-    """The same with videos, and ``webcam`` or the number of a camera.
+    """Like :func:`find_images`, with videos, and ``webcam`` or the number of a camera.
 
     Args:
         words: Paths, patterns, ``webcam``, ``webcam1`` or ``0``.
 
     Raises:
-        DataError: If there is nothing of the kind.
+        DataError: If nothing is found.
     """
     found: dict[Path | Camera, None] = {}
     for word in words:
@@ -93,7 +93,7 @@ def is_video(source: Path | Camera) -> bool:
 
 
 def is_folder(images: Any) -> bool:
-    """Whether a user's word stands for several images: a folder or a pattern."""
+    """Whether an argument names several images: a folder or a pattern."""
     if not isinstance(images, str | os.PathLike):
         return False
     path = Path(images)
@@ -113,7 +113,7 @@ def frames(source: Path | Camera) -> Iterator[Frame]:
     capture = cv2.VideoCapture(source.number if isinstance(source, Camera) else str(source))
     try:
         if not capture.isOpened():
-            what = "there is no such camera" if isinstance(source, Camera) else "OpenCV cannot read this video"
+            what = "no such camera" if isinstance(source, Camera) else "OpenCV cannot read this video"
             raise DataError(f"{shown(source)}: {what}")
         rate = capture.get(cv2.CAP_PROP_FPS)
         number = 0
@@ -124,13 +124,13 @@ def frames(source: Path | Camera) -> Iterator[Frame]:
             yield Frame(np.ascontiguousarray(pixels[..., ::-1]), number, rate if 0 < rate < 1000 else 25.0)
             number += 1
         if not number:
-            raise DataError(f"{shown(source)}: OpenCV finds no frame in it")
+            raise DataError(f"{shown(source)}: OpenCV finds no frames")
     finally:
         capture.release()
 
 
 def count_frames(source: Path | Camera) -> int | None:
-    """How many frames a video has by its header; None for a camera."""
+    """The number of frames in the header of a video; None for a camera."""
     if isinstance(source, Camera):
         return None
     cv2 = opencv(source)
@@ -142,7 +142,7 @@ def count_frames(source: Path | Camera) -> int | None:
 
 
 class VideoWriter:
-    """Writes frames to an MP4 file, which is there under its name once it is closed.
+    """Writes frames to an MP4 file, which gets its final name when it is closed.
 
     Args:
         path: The file.
@@ -156,25 +156,25 @@ class VideoWriter:
         self._writer: Any = None
 
     def add(self, pixels: np.ndarray) -> None:
-        """Writes a frame, RGB uint8 [H, W, 3]; all are of one size."""
+        """Writes a frame, RGB uint8 [H, W, 3]; all frames have the same size."""
         cv2 = opencv(self.path)
         if self._writer is None:
             height, width = pixels.shape[:2]
             code = cv2.VideoWriter_fourcc(*"mp4v")
             self._writer = cv2.VideoWriter(str(self._part), code, self.rate, (width, height))
             if not self._writer.isOpened():
-                raise DataError(f"{shown(self.path)}: OpenCV cannot write this video; --no-pictures goes without it")
+                raise DataError(f"{shown(self.path)}: OpenCV cannot write this video; use --no-pictures to skip it")
         self._writer.write(np.ascontiguousarray(pixels[..., ::-1]))
 
     def close(self) -> None:
-        """Ends the file."""
+        """Finishes the file."""
         if self._writer is not None:
             self._writer.release()
             self._part.replace(self.path)
 
 
 def opencv(source: object) -> Any:
-    """OpenCV, or an error that says how to get it.
+    """Imports OpenCV, or raises an error that says how to install it.
 
     Args:
         source: What needs it.
@@ -198,5 +198,5 @@ def _files(word: str, endings: Iterable[str]) -> list[Path]:
     names = glob.glob(word, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
     matched = [Path(name) for name in sorted(names) if Path(name).is_file()]
     if not matched:
-        raise DataError(f"{shown(word)}: there is no such file or folder, and no file matches it as a pattern")
+        raise DataError(f"{shown(word)}: no such file or folder, and no file matches it as a pattern")
     return matched

@@ -1,4 +1,4 @@
-"""A run explains itself: one HTML page with its recipe, curves, numbers, mistakes and pictures."""
+"""HTML reports of runs: recipe, curves, metrics, errors and images on one page."""
 
 from rankwise.report.error_types import Errors, Kind, ap50_gains, classify
 from rankwise.report.page import write_report

@@ -1,4 +1,4 @@
-"""What kind of error each detection is, which objects are missed, and what each kind costs in AP.
+"""Error types of detections, missed objects, and the cost of each type in AP.
 
 The kinds are those of TIDE (Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors", ECCV
 2020), with its two thresholds. A detection that found no object (matched as COCO does, at IoU 0.5) is the first of
@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from rankwise.evaluation.coco import coco_eval
 from rankwise.evaluation.matching import Matches, overlapping_pairs
 
-#: Below this IoU a box has nothing to do with an object.
+#: Below this IoU, a box does not belong to an object.
 NEAR = 0.1
 
 
 class Kind(IntEnum):
-    """What a detection is, or (missed) what becomes of an object."""
+    """The type of a detection, or (missed) of an object."""
 
     CORRECT = 0
     MISSED = 1
@@ -42,13 +42,13 @@ class Kind(IntEnum):
     IGNORED = 7
 
 
-#: The kinds of error, in the order they are shown in.
+#: The error types, in the order of display.
 ERRORS = (Kind.MISSED, Kind.BACKGROUND, Kind.LOCALISATION, Kind.CLASS, Kind.BOTH, Kind.DUPLICATE)
 
-#: What hotcoco calls them.
+#: Their names in hotcoco.
 _TIDE = dict(zip(ERRORS, ("Miss", "Bkg", "Loc", "Cls", "Both", "Dupe"), strict=True))
 
-#: What each kind means, for readers of a report.
+#: Descriptions of the types for the report.
 DEFINITIONS = {
     Kind.CORRECT: "found an object: right class, IoU of 0.5 or more, and no detection of higher score found it",
     Kind.MISSED: "an object that no detection found, and that no class or localisation error is on",
@@ -63,12 +63,12 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class Errors:
-    """Detections and objects with the kind of error they are.
+    """Detections and objects with their error types.
 
     Attributes:
-        matches: What was judged.
-        kind: What each detection is, int64 [D]; never ``MISSED``.
-        target: Row of the object that the kind speaks of, -1 for background and crowds, int64 [D].
+        matches: The matches.
+        kind: The type of each detection, int64 [D]; never ``MISSED``.
+        target: Row of the object that the type refers to, -1 for background and crowds, int64 [D].
         iou: IoU with that object; for background the highest with any, float64 [D].
         found_at: Score of the detection that found each object, -inf if none did, float64 [G].
         covered_at: Highest score of a localisation or class error on each object, -inf if there is none, float64 [G].
@@ -82,7 +82,7 @@ class Errors:
     covered_at: NDArray[np.float64]
 
     def counts(self, thresholds: NDArray[np.float64]) -> dict[Kind, NDArray[np.int64]]:
-        """How many there are of each kind (correct ones too) when scores from a threshold on are kept, [S] each.
+        """The number of each type (including correct ones) at each threshold, [S] each.
 
         Args:
             thresholds: The thresholds, [S], in any order.
@@ -99,10 +99,10 @@ class Errors:
         return found
 
     def by_class(self, threshold: float, classes: int) -> dict[Kind, NDArray[np.int64]]:
-        """How many errors of each kind are of each class: a detection's own, a missed object's own, [C] each.
+        """The number of errors of each type per class, [C] each.
 
         Args:
-            threshold: Scores from here on are kept.
+            threshold: The minimum score.
             classes: The number of classes.
         """
         matches = self.matches
@@ -120,7 +120,7 @@ class Errors:
         """Class errors as (class of the object, class it was taken for, how often), most frequent first.
 
         Args:
-            threshold: Scores from here on are kept.
+            threshold: The minimum score.
             classes: The number of classes.
         """
         rows = np.flatnonzero((self.kind == Kind.CLASS) & (self.matches.detections.scores >= threshold))
@@ -131,7 +131,7 @@ class Errors:
 
 
 def classify(matches: Matches) -> Errors:
-    """Say of each detection what kind of error it is, if it is one.
+    """Determines the error type of each detection.
 
     Args:
         matches: Detections matched with objects at IoU 0.5.
@@ -177,9 +177,9 @@ def _best_of_another_class(
 
 
 def ap50_gains(errors: Errors, classes: int) -> dict[Kind, float | None]:
-    """By how much AP50 (in percent) would rise if all errors of one kind were corrected, as TIDE defines it.
+    """The increase in AP50 (in percent) if all errors of one type were corrected, as defined by TIDE.
 
-    None where AP is not defined, that is without objects.
+    None if AP is undefined, that is without objects.
 
     Args:
         errors: The errors.

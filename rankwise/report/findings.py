@@ -1,4 +1,4 @@
-"""The main points of a report in a few sentences."""
+"""The main findings of a report in a few sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rankwise.evaluation.tabulate import shown
 from rankwise.report.error_types import ERRORS, Kind, ap50_gains
 from rankwise.report.runs import RunData
 
-#: What to look at when a kind of error costs most.
+#: Hints for the most costly error type.
 HINTS = {
     Kind.MISSED: "objects get no detection at any score",
     Kind.BACKGROUND: "boxes on nothing rank above boxes on objects",
@@ -18,12 +18,12 @@ HINTS = {
     Kind.DUPLICATE: "objects are found more than once",
 }
 
-#: A difference in AP smaller than this is called none.
+#: Smaller differences in AP are ignored.
 EQUAL = 0.05
 
 
 def findings(run: RunData) -> list[str]:
-    """What a run is worth, where to cut its scores, and what would help it most."""
+    """The quality of a run, its best threshold, and what would improve it most."""
     evaluation = run.evaluation
     if evaluation.ap is None:
         return [f"There are no objects in the {evaluation.images:,} images, so nothing could be measured."]
@@ -65,7 +65,7 @@ def findings(run: RunData) -> list[str]:
 
 
 def comparison(runs: Sequence[RunData]) -> list[str]:
-    """How the runs differ from the first, where they were measured on the same images."""
+    """Differences of the runs from the first, if they were evaluated on the same images."""
     first, *others = runs
     said = []
     for run in others:

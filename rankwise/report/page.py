@@ -36,27 +36,27 @@ def write_report(
     device: str = "auto",
     split: str | None = None,
 ) -> Path:
-    """Write a report on one run, or on several side by side, as one HTML file that needs nothing else.
+    """Writes a report of one run, or a comparison of several, as a self-contained HTML file.
 
     Args:
-        runs: Folders of runs. The first is what the others are compared with.
-        out: The file; ``report.html`` in the run's folder, or in the current one for several runs, if not given.
-        images: The most images to show; those with most errors are chosen.
-        data: Where the dataset is now, if it has moved, or another dataset.
-        device: Where to compute, if a run has to be evaluated first.
-        split: Another split than the runs' validation split.
+        runs: Run folders. The first one is the baseline.
+        out: Output file; by default ``report.html`` in the run folder, or in the current folder for several runs.
+        images: Maximum number of images; those with the most errors are shown.
+        data: The dataset, if it has moved, or another dataset.
+        device: The device for evaluating a run without results.
+        split: Another split; the validation split of the runs by default.
 
     Returns:
         The file that was written.
 
     Raises:
-        ReportError: A folder is no run, or has nothing to report yet.
+        ReportError: If a folder is not a run, or has nothing to report yet.
     """
     folders = [Path(run) for run in runs]
     if not folders:
-        raise ReportError("which runs? Give one folder or more")
+        raise ReportError("no run given: pass at least one run folder")
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ReportError("a run is given twice; give each folder once")
+        raise ReportError("a run is given twice; pass each folder once")
     if images < 0:
         raise ReportError(f"--images {images}: must be 0 or more")
     opened = [read_run(run, name, data, device, split) for run, name in zip(folders, run_names(folders), strict=True)]

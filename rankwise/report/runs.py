@@ -1,4 +1,4 @@
-"""Opening a run for a report: its recipe, what it logged, and what it is worth, measured from its detections."""
+"""Opens a run for a report: recipe, log, and metrics recomputed from its detections."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
         evaluation = evaluate(truth, found, dataset.category_ids, dataset.classes)
     except ValueError as error:
         raise ReportError(
-            f"{results}/detections.json does not fit the dataset ({error}); measure again with: rankwise eval {run}"
+            f"{results}/detections.json does not match the dataset ({error}); evaluate again with: rankwise eval {run}"
         ) from error
     evaluation = _in_calibrated_scores(results, evaluation, [record.image_id for record in dataset.records])
     metrics = run / "metrics.jsonl"
@@ -144,7 +144,7 @@ def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence
         check = ReliabilityCheck.from_dict(values["reliability"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReportError(
-            f"{run}/eval.json: its calibration cannot be read ({error}); measure again with: rankwise eval {run}"
+            f"{run}/eval.json: its calibration cannot be read ({error}); evaluate again with: rankwise eval {run}"
         ) from error
     return replace(calibrated(evaluation, image_ids, score_map), reliability=check)
 
@@ -159,10 +159,10 @@ def _notes(run: Path, evaluation: Evaluation, has_metrics: bool) -> list[str]:
     if then is not None and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):
         notes.append(
             f"eval.json says AP {then:.1f}, the detections give {now:.1f}: dataset or detections have changed since. "
-            "`rankwise eval` measures anew."
+            f"`rankwise eval` evaluates again."
         )
     if evaluation.calibration is None:
         notes.append("The scores are raw, not probabilities. `rankwise eval` fits their calibration.")
     if not has_metrics:
-        notes.append("There is no metrics.jsonl, so there are no curves of the training.")
+        notes.append("There is no metrics.jsonl, so there are no training curves.")
     return notes

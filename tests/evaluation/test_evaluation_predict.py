@@ -186,7 +186,7 @@ def test_a_threshold_that_leaves_nothing_is_answered_by_the_highest_score(tmp_pa
           "--out", str(tmp_path / "out")])  # fmt: skip
     best = detector.predict(image, threshold=0.0)["scores"][0].item()
     said = capsys.readouterr().out
-    assert f"nothing was found: the highest score is {best:.3g}, in {image}; --threshold gives a lower limit" in said
+    assert f"nothing was detected: the highest score is {best:.3g}, in {image}; set a lower --threshold" in said
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["predictions.json"]
 
 

@@ -301,7 +301,7 @@ def test_a_run_without_results_is_evaluated_first(run: Path, tmp_path: Path, mon
     monkeypatch.setattr(inference, "evaluate_run", evaluate_run)
     data = read_run(fresh, "fresh", device="cpu")
     assert asked == [(fresh, {"data": None, "device": "cpu", "split": None, "out": fresh})]
-    assert data.notes == ["There is no metrics.jsonl, so there are no curves of the training."]
+    assert data.notes == ["There is no metrics.jsonl, so there are no training curves."]
 
 
 def test_a_report_says_when_its_numbers_are_not_those_of_eval_json(run: Path, tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_what_cannot_be_reported_is_refused_with_a_way_out(run: Path, tmp_path: 
         write_report([tmp_path])
     with pytest.raises(ReportError, match="given twice"):
         write_report([run, run / "."])
-    with pytest.raises(ReportError, match="which runs"):
+    with pytest.raises(ReportError, match="no run given"):
         write_report([])
     with pytest.raises(ReportError, match="--images -1"):
         write_report([run], images=-1)
@@ -332,7 +332,7 @@ def test_what_cannot_be_reported_is_refused_with_a_way_out(run: Path, tmp_path: 
     for name in ("eval.json", "detections.json"):
         (begun / name).write_bytes((run / name).read_bytes())
     (begun / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    with pytest.raises(ReportError, match=r"does not fit the dataset.*rankwise eval"):
+    with pytest.raises(ReportError, match=r"does not match the dataset.*rankwise eval"):
         write_report([begun])
 
 
