@@ -1,4 +1,4 @@
-"""How far a sample is on the wrong side of a positive: the distance functions of z = x_v - p_u."""
+"""Distance functions of z = x_v - p_u: how far a sample ranks above a positive."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch.nn.functional import softplus
 
 
 class Distance(ABC):
-    """A distance function: what a pair adds to a positive's error, and to its rank."""
+    """A distance function: the contribution of a pair to the error and rank of a positive."""
 
     @abstractmethod
     def floor(self, positives: Tensor) -> Tensor | None:
-        """Only samples above it make a pair with a positive, float64 [P]; None: all do."""
+        """The lower limit of samples that form a pair with each positive, float64 [P]; None for no limit."""
 
     @abstractmethod
     def error(self, z: Tensor) -> Tensor:
-        """What the pair adds to the positive's error."""
+        """The error of a pair."""
 
     @abstractmethod
     def rank(self, z: Tensor) -> Tensor:
-        """How many places the sample stands before the positive, 0 to 1. It is the gradient of the pair too."""
+        """The contribution of the sample to the rank of the positive, 0 to 1; also the gradient of the pair."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Step(Distance):
         _positive("delta", self.delta)
 
     def floor(self, positives: Tensor) -> Tensor | None:
-        """Only samples above it make a pair with a positive; None: all do."""
+        """The lower limit of samples that form a pair; None for no limit."""
         return None
 
     def error(self, z: Tensor) -> Tensor:
-        """What the pair adds to the positive's error: H(z)."""
+        """The error of a pair: H(z)."""
         return self.rank(z)
 
     def rank(self, z: Tensor) -> Tensor:
-        """How many places the sample stands before the positive, 0 to 1: H(z). It is the gradient of the pair too."""
+        """The contribution of the sample to the rank of the positive: H(z); also the gradient of the pair."""
         return (z / (2 * self.delta) + 0.5).clamp(0, 1)
 
 
@@ -58,7 +58,7 @@ class Sigmoid(Distance):
 
     Args:
         lam: Steepness λ.
-        cut: Drop the pairs with λz < -cut from every sum, as the published code does with 4. None keeps all pairs.
+        cut: Ignore pairs with λz < -cut, as the published code does with 4. None keeps all pairs.
     """
 
     lam: float = 8.0
@@ -70,32 +70,32 @@ class Sigmoid(Distance):
             _positive("cut", self.cut)
 
     def floor(self, positives: Tensor) -> Tensor | None:
-        """Only samples above it make a pair with a positive, float64 [P]; None: all do."""
+        """The lower limit of samples that form a pair with each positive, float64 [P]; None for no limit."""
         if self.cut is None:
             return None
         lowest = positives.double() - self.cut / self.lam
         return lowest.nextafter(torch.full_like(lowest, -torch.inf))  # a pair just at the cut still counts
 
     def error(self, z: Tensor) -> Tensor:
-        """What the pair adds to the positive's error: S(z)."""
+        """The error of a pair: S(z)."""
         return self.rank(z)
 
     def rank(self, z: Tensor) -> Tensor:
-        """How many places the sample stands before the positive, 0 to 1: S(z). It is the gradient of the pair too."""
+        """The contribution of the sample to the rank of the positive: S(z); also the gradient of the pair."""
         return (self.lam * z).sigmoid()
 
 
 @dataclass(frozen=True)
 class SigmoidCrossEntropy(Sigmoid):
-    """Cross entropy of a smooth step with target 0, over λ: CE(S(z), 0) / λ = softplus(λz) / λ; its gradient is S(z).
+    """Cross entropy of a smooth step with target 0, divided by λ: softplus(λz) / λ; its gradient is S(z).
 
     Args:
         lam: Steepness λ.
-        cut: Drop the pairs with λz < -cut from every sum, as the published code does with 4. None keeps all pairs.
+        cut: Ignore pairs with λz < -cut, as the published code does with 4. None keeps all pairs.
     """
 
     def error(self, z: Tensor) -> Tensor:
-        """What the pair adds to the positive's error: softplus(λz) / λ."""
+        """The error of a pair: softplus(λz) / λ."""
         return softplus(self.lam * z, threshold=40.0) / self.lam
 
 

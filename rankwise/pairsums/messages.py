@@ -1,4 +1,4 @@
-"""What is said of bad values in a loss's arguments: which tensor, how many, where the first is, what to do."""
+"""Messages about invalid arguments of a loss: which tensor, how many values, where, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ranking loss asks of an engine, and what it gets back."""
+"""The interface between ranking losses and engines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from rankwise.pairsums.distances import Distance, Sigmoid
 
-#: An IoU may leave [0, 1] by so much without being an error: it is clamped.
+#: An IoU may exceed [0, 1] by this much without an error; it is clamped.
 ROUNDING = 1e-4
 
 Family: TypeAlias = Literal["pairwise", "ranksort", "alrp"]
 Scope: TypeAlias = Literal["batch", "image", "world"]
 
-#: Names of the numbers that each family reports beside its loss, in the order of ``Forward.log``.
+#: Names of the values that each family logs, in the order of ``Forward.log``.
 LOGS: dict[Family, tuple[str, ...]] = {
     "pairwise": ("positives", "faults", "ranking_error"),
     "ranksort": ("positives", "faults", "ranking", "sorting"),
@@ -26,20 +26,20 @@ LOGS: dict[Family, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class RankingSpec:
-    """Which ranking loss to compute: everything but the samples. Hashable, so that engines can cache by it.
+    """The specification of a ranking loss: everything except the samples. Hashable, so that engines can cache by it.
 
     Attributes:
         family: The formula: "pairwise" (`PairwiseError`), "ranksort" (`RankSortLoss`) or "alrp" (`ALRPLoss`).
-        distance: What a pair adds to a positive's rank and error; a Step for "ranksort" and "alrp".
-        own: What a positive counts in its own rank.
-        margin: If given, pairs with x_v <= p_u - margin do not count, and errors are divided by the number of those
-            that do instead of by the rank.
-        adaptive: Whether positives of strictly lower quality are a positive's pairs, beside the negatives.
+        distance: The distance function; a Step for "ranksort" and "alrp".
+        own: The contribution of a positive to its own rank.
+        margin: If given, pairs with x_v <= p_u - margin are ignored, and errors are divided by the number of the other
+            pairs instead of the rank.
+        adaptive: Whether a positive is also ranked against positives of strictly lower quality.
         weight_by_quality: Whether each positive is weighted by its quality.
-        interpolated: Whether the precision is the running maximum in order of rising logit.
-        max_negatives: Count only so many negatives, the highest; None counts all.
-        tau: The IoU from which a box is right, for "alrp".
-        scope: Which samples rank together: those of this process, of each image, or of all processes.
+        interpolated: Whether the precision is the running maximum in ascending order of logit.
+        max_negatives: Use only this many negatives, those with the highest logits; None uses all.
+        tau: The IoU of a correct box, for "alrp".
+        scope: The samples ranked together: those of this process, of each image, or of all processes.
     """
 
     family: Family
@@ -118,10 +118,10 @@ class Forward(NamedTuple):
     """What an engine's forward pass returns; nothing requires a gradient, all of it is on the samples' device.
 
     Attributes:
-        loss: Scalar; float64 for float64 logits, else float32. 0 without positives. NaN if there are faults,
-            as is then the gradient.
-        log: The numbers that ``spec.log`` names, [len(spec.log)], float64 where the device has it. "faults" counts
-            bad values: logits of rows not ignored that are NaN or infinite, labels out of range, qualities of positives
+        loss: Scalar; float64 for float64 logits, else float32. 0 without positives. NaN if there are faults, as is then
+            the gradient.
+        log: The numbers that ``spec.log`` names, [len(spec.log)], float64 where the device has it. "faults" counts bad
+            values: logits of rows not ignored that are NaN or infinite, labels out of range, qualities of positives
             that are NaN or outside [0, 1] by more than 1e-4. Smaller excess is rounding and is clamped.
         box_weights: How much each row's box error counts, in the loss's dtype, [A], 0 for rows that are not positive;
             None unless the family is "alrp".

@@ -1,4 +1,4 @@
-"""What the paper concludes from a table, and whether it held here."""
+"""The claims of the paper about a table, and whether they hold here."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: The numbers of each row by column, one dict a seed in their order; empty where a seed has not been run.
+#: Metrics of each row, one dict per seed in order; empty if the seed has not been run.
 Measured = Mapping[str, Sequence[Mapping[str, float | None]]]
 
-#: Rows whose AP differ by no more than this count as alike; the paper calls a difference of 0.1 minor and 1.0 an
+#: Rows whose APs differ by at most this count as equal; the paper calls a difference of 0.1 minor and 1.0 an
 #: improvement.
 ALIKE = 1.0
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim.
+    """The verdict on a claim.
 
     Attributes:
         claim: The claim in words.
-        held: "yes", "no", "unclear" if the seeds spread wider than the difference, or "not measured".
-        found: What was found, in words.
+        held: "yes", "no", "unclear" if the seeds vary more than the difference, or "not measured".
+        found: The measured result in words.
     """
 
     claim: str
@@ -37,7 +37,7 @@ class Above:
         text: The claim in words.
         better: Name of the row that should be better.
         worse: Name of the other.
-        column: In what.
+        column: The metric.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Above:
     column: str = "AP"
 
     def verdict(self, measured: Measured) -> Verdict:
-        """Whether it held: the mean difference of runs with equal seed, and its standard deviation."""
+        """The verdict, from the mean difference of runs with equal seeds and its standard deviation."""
         differences = _differences(measured, self.better, self.worse, self.column)
         if not differences:
             return Verdict(self.text, "not measured", "–")
@@ -73,7 +73,7 @@ class Best:
     row: str
 
     def verdict(self, measured: Measured) -> Verdict:
-        """Whether it held against the best of the others."""
+        """The verdict against the best of the other rows."""
         means = _means(measured)
         others = {name: mean for name, mean in means.items() if name != self.row}
         if self.row not in means or not others:
@@ -94,7 +94,7 @@ class Alike:
     text: str
 
     def verdict(self, measured: Measured) -> Verdict:
-        """Whether it held: all within one AP."""
+        """The verdict: all rows within one AP."""
         means = list(_means(measured).values())
         if len(means) < 2:
             return Verdict(self.text, "not measured", "–")

@@ -1,4 +1,4 @@
-"""Where a row's run lives and which command trains it, by the data it runs on."""
+"""The run folder and training command of each row, depending on the dataset."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-#: On the built-in dataset rows begin from a backbone, whose first stages are kept as the paper does: one pass over the
-#: images is enough then to tell them apart.
+#: On the built-in dataset, rows start from a trained backbone with frozen first stages, as in the paper. One epoch is
+#: then enough to tell them apart.
 SHAPES = ("--train.epochs=1", "--model.backbone.frozen_stages=2")
 
 
@@ -41,12 +41,12 @@ class Plan:
     """How the rows of tables are trained.
 
     Attributes:
-        folder: Where the runs go. Tables share them: a row that is in several is trained once.
+        folder: Folder of the runs. Tables share them: a row of several tables is trained once.
         data: "shapes", or a folder.
-        recipe: The recipe of small data that rows vary; None takes the paper's own recipes, for COCO.
+        recipe: The base recipe for small data; None uses the paper's recipes for COCO.
         budget: Factor on the epochs of every run.
-        flags: Further flags for every run.
-        from_backbone: Whether rows on the built-in dataset begin from one trained backbone, or from random weights.
+        flags: Extra flags for every run.
+        from_backbone: Whether rows on the built-in dataset start from a trained backbone instead of random weights.
     """
 
     folder: Path
@@ -57,7 +57,7 @@ class Plan:
     from_backbone: bool = True
 
     def run_of(self, row: Row, seed: int) -> Path:
-        """The folder of a row's run: one that is there, however its data was spelt; otherwise a new one."""
+        """The run folder of a row: an existing one, for any spelling of the dataset path, or a new one."""
         recipe, flags = self._what(row)
         words = [
             word.rpartition("=")[2].rpartition(".")[2] for word in flags if word.startswith(("--loss", "--assign"))
@@ -76,23 +76,22 @@ class Plan:
         return ["train", recipe, "--run", str(run), *given, *flags, f"--train.seed={seed}"]
 
     def prepare(self, say: Say) -> None:
-        """Makes what all rows begin from, if it is not there: on the built-in dataset its images and a backbone."""
+        """Creates what all rows start from, if missing: on the built-in dataset, its images and a backbone."""
         if not self._begins_from_backbone:
             return
         images, backbone = self.folder / "shapes", self.folder / "backbone"
         if not (images / "annotations" / "instances_val.json").is_file():  # written last
             if images.exists() and (not images.is_dir() or any(images.iterdir())):
                 raise ReproduceError(
-                    f"{images}: is in the way of the images to draw; remove it, or choose another --out"
+                    f"{images}: already exists and is not a generated dataset; remove it, or choose another --out"
                 )
-            say(f"{images}: drawing the images that all rows are trained on …")
+            say(f"{images}: generating the training images of all rows …")
             sizes = ["--shapes.train_images=4000", "--shapes.val_images=500"]
             part = images.with_suffix(".part")
             shutil.rmtree(part, ignore_errors=True)
             call(["data", "shapes", str(part), *sizes], images.with_suffix(".log"))
             part.replace(images)
-        # All rows begin from one backbone, as the paper's do; trained by neither a ranking loss nor an assigner of the
-        # tables, and on other images.
+        # All rows start from the same backbone, as in the paper. It is trained on other images, with focal loss.
         neutral = ["--loss=FocalLoss", "--assign=IoUThreshold", "--data.shapes.seed=1", "--train.seed=0"]
         train_once(["train", "shapes", "--run", str(backbone), *neutral], backbone, say)
 
@@ -105,7 +104,7 @@ class Plan:
         return [f"--data.path={self.folder / 'shapes'}", f"--model.backbone.pretrained={weights}"]
 
     def _what(self, row: Row) -> tuple[str, list[str]]:
-        """The recipe and all flags that decide what a row is."""
+        """The recipe and all flags that define a row."""
         if self.recipe is None:
             recipe, flags, length = row.recipe, [*row.coco, *self.flags], 1.0
         else:
@@ -128,7 +127,7 @@ class Plan:
 
 
 def _spellings(data: str) -> list[str]:
-    """All that the same data may be called, the name of new runs first; "shapes" alone is the built-in dataset."""
+    """All spellings of a dataset path, that of new runs first; only "shapes" is the built-in dataset."""
     if data == "shapes":
         return [data]
     paths = [os.path.normpath(data), data, os.path.abspath(data)]  # noqa: PTH100 - keeps links as they are
@@ -149,7 +148,7 @@ def _parsed(recipe: str, *flags: str) -> Recipe:
 
 
 def train_once(arguments: list[str], run: Path, say: Say) -> None:
-    """Trains a run in a process of its own, unless it is done; one that was stopped goes on."""
+    """Trains a run in a separate process, unless it is finished; a stopped run is resumed."""
     if (run / "eval.json").is_file():
         say(f"{run}: done before")
         return
@@ -162,9 +161,9 @@ def train_once(arguments: list[str], run: Path, say: Say) -> None:
 
 
 def call(arguments: list[str], log: Path) -> None:
-    """Runs `rankwise` with these arguments in a process of its own; what it prints goes into the log.
+    """Runs `rankwise` with these arguments in a separate process; its output goes to the log.
 
-    A signal to stop is passed on, and the process given the time to save; a second Ctrl-C ends it at once.
+    Stop signals are forwarded, and the process has time to save; a second Ctrl-C ends it at once.
     """
     make_folder(log.parent)
     with log.open("a", encoding="utf-8") as file:
@@ -175,7 +174,7 @@ def call(arguments: list[str], log: Path) -> None:
         with stop_signals(children) as stop:
             process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
             children.append(process)
-            if stop.number is not None:  # it came before there was whom to tell
+            if stop.number is not None:  # the signal came before the process existed
                 process.send_signal(stop.number)
             try:
                 code = process.wait()

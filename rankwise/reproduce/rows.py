@@ -1,4 +1,4 @@
-"""A row of a table: what it is called, and the flags that train it."""
+"""Rows of tables: their names and training flags."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 R512, A800, P800 = "coco_retinanet512", "coco_atss800", "coco_paa800"
 
-#: On COCO: what several rows share, as flags of the command line.
+#: Flags shared by several rows on COCO.
 EPOCHS_12 = ("--epochs=12", "--schedule.milestones=[8,11]")
 EPOCHS_18 = ("--epochs=18", "--schedule.milestones=[12,16]")
 EPOCHS_24 = ("--schedule.milestones=[16,22]",)
@@ -68,14 +68,14 @@ class Row:
     """One row of a table.
 
     Attributes:
-        name: How the table calls it.
-        small: What it is, as flags that follow a recipe for small data: the built-in dataset or a folder of one's own.
-        coco: Flags that follow the recipe on COCO.
+        name: The name of the row.
+        small: Flags on small data: the built-in dataset or another folder.
+        coco: Flags on COCO.
         recipe: The recipe on COCO.
-        paper: Which of the paper's rows it is.
-        rate: On small data, factor on the recipe's learning rate.
-        length: On small data, factor on the recipe's epochs.
-        size: On small data, factor on the recipe's input size.
+        paper: Index of the row in the paper.
+        rate: Factor on the learning rate, on small data.
+        length: Factor on the epochs, on small data.
+        size: Factor on the input size, on small data.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Trains the rows of a table that are missing, and writes the table."""
+"""Trains the missing rows of a table and writes the table."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ METRICS = {"AP": "ap", "AP50": "ap50", "AP75": "ap75", "APs": "aps", "APm": "apm
 
 
 def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool = True) -> Path:
-    """Trains what is missing of a table, prints it, and writes it with its figures; returns the Markdown's path.
+    """Trains the missing rows of a table, prints it, and writes it with its figures; returns the Markdown file.
 
-    A run that is done is kept, one that was stopped goes on.
+    Finished runs are kept, stopped runs are resumed.
 
     Args:
         name: The table.
-        plan: How its rows are trained, and where.
-        seeds: Runs of each row, with seeds 0, 1, ….
-        command: What the user typed, for the reader of the table.
-        train: False shows the runs that are done and trains nothing.
+        plan: How and where its rows are trained.
+        seeds: Number of runs per row, with seeds 0, 1, ….
+        command: The command line, shown in the table.
+        train: False shows the finished runs without training.
     """
     table, console = TABLES[name], Console(highlight=False)
     plan = replace(plan, from_backbone=table.from_backbone)
@@ -68,7 +68,7 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
 
 
 def read_run(run: Path) -> dict[str, float | None]:
-    """A run's numbers by the names of the columns."""
+    """The metrics of a run by column."""
     try:
         result: dict[str, Any] = read_json(run / "eval.json")
         numbers: dict[str, float | None] = {column: result[key] for column, key in METRICS.items()}
@@ -77,7 +77,7 @@ def read_run(run: Path) -> dict[str, float | None]:
         numbers |= {name: check.get(part, {}).get("ece") for name, part in (("ECE raw", "before"), ("ECE", "after"))}
     except (ParseError, KeyError, TypeError) as error:
         raise ReproduceError(
-            f"{shown(run)}/eval.json: damaged ({error}); make it again with: rankwise eval {run}"
+            f"{shown(run)}/eval.json: damaged ({error}); create it again with: rankwise eval {run}"
         ) from error
     metrics = run / "metrics.jsonl"
     steps = [line for line in (read_metrics(metrics) if metrics.is_file() else []) if line.get("kind") == "train"]

@@ -102,7 +102,7 @@ def test_fast_takes_the_best_engine_that_can():
 
 
 def test_an_engine_that_cannot_is_an_error_that_says_why():
-    with pytest.raises(ValueError, match='method="numba" is not possible here: it cannot drop pairs'):
+    with pytest.raises(ValueError, match='method="numba" is not possible: it cannot drop pairs'):
         PELoss(cut=4.0, method="numba")(torch.zeros(3, 1), torch.tensor([0, 1, 1]))
     with pytest.raises(ValueError, match="needs tensors on a CPU, got meta"):
         chosen(RankingSpec("pairwise", Step()), "numba", "meta")

@@ -265,7 +265,7 @@ def test_a_stop_while_images_are_drawn_leaves_nothing_in_the_way(tmp_path, monke
 def test_a_folder_in_the_way_of_the_drawn_images_is_left_alone(tmp_path):
     (tmp_path / "shapes").mkdir()
     (tmp_path / "shapes" / "mine.txt").touch()
-    with pytest.raises(ReproduceError, match="shapes: is in the way"):
+    with pytest.raises(ReproduceError, match="shapes: already exists"):
         Plan(tmp_path, "shapes", "shapes").prepare(lambda _: None)
     assert [path.name for path in (tmp_path / "shapes").iterdir()] == ["mine.txt"]
 

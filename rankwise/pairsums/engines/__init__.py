@@ -1,4 +1,4 @@
-"""Engines: the ways to compute a ranking loss and its gradient, behind one interface. One is chosen per call."""
+"""Engines compute ranking losses and their gradients behind one interface. One is chosen per call."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Method: TypeAlias = Literal["fast", "triton", "numba", "torch", "dense"]
 
 
 class Engine(Protocol):
-    """One way to compute every ranking loss.
+    """The interface of an engine.
 
-    In the scope "world" the positives are those of all processes and sums run over the samples of all. Gradients then
-    come out as many times larger as there are processes, since DDP averages them.
+    With the scope "world", positives and sums are those of all processes. Gradients are then multiplied by the number
+    of processes, because DDP averages them.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Engine(Protocol):
     def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
         """Why this engine cannot compute it ("it needs a CUDA device, got cpu"), or None if it can.
 
-        Looks at shapes, dtypes and devices only: the samples may be fake tensors.
+        Only checks shapes, dtypes and devices: the samples may be fake tensors.
         """
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
@@ -51,9 +51,9 @@ class Listed(NamedTuple):
     """An engine in the list of `engines`.
 
     Attributes:
-        name: What ``method`` calls it.
-        devices: What it runs on.
-        missing: What is missing to use it in this process, or None if it is available.
+        name: The name for ``method``.
+        devices: The supported devices.
+        missing: What is missing to use it, or None if it is available.
     """
 
     name: str
@@ -67,7 +67,7 @@ def engines() -> list[Listed]:
 
 
 def choose(method: Method, spec: RankingSpec, samples: Samples) -> Engine:
-    """The engine for a call: the one that is named, or for "fast" the first in the list that can do it.
+    """The engine for a call: the named one, or for "fast" the first in the list that supports it.
 
     Engines for other devices are not even imported.
 
@@ -82,8 +82,8 @@ def choose(method: Method, spec: RankingSpec, samples: Samples) -> Engine:
         if engine is not None and reason is None:
             return engine
         if method != "fast":
-            raise ValueError(f'method="{name}" is not possible here: {reason}. method="fast" takes one that is')
-    raise ValueError(f'no fast engine computes this ({reason}); use method="dense"')
+            raise ValueError(f'method="{name}" is not possible: {reason}. Use method="fast" for another engine')
+    raise ValueError(f'no fast engine supports this ({reason}); use method="dense"')
 
 
 def _load(name: str) -> tuple[Engine | None, str | None]:
