@@ -79,6 +79,7 @@ def train(words: list[str]) -> None:
     from rankwise.config.help import help_on, help_topics
     from rankwise.config.trust import check_recipe, import_named
     from rankwise.distributed import StoppedElsewhere
+    from rankwise.report import report_on
     from rankwise.training.folders import is_restart, launcher_rank, refuse_for_resume, run_folder
     from rankwise.training.loop import train as run_training
     from rankwise.training.signals import Interrupted
@@ -112,14 +113,16 @@ def train(words: list[str]) -> None:
     config = _parse(parser, words, recipes.SHORT_FLAGS)
     if resumed and config["run"]:
         raise UserError(f"--resume {resumed} continues in that folder: leave out --run {config['run']}")
-    recipe = choice.resolve(recipes.recipe_from(parser, config))
+    choice.set_batch_size(config)
+    recipe = recipes.recipe_from(parser, config)
     restarted = not resumed and is_restart(config["run"])
     if resumed or restarted:
         folder: Path | None = Path(resumed or config["run"])
     else:
         folder = run_folder(config["run"], Path(str(name)).stem, config["overwrite"])
     try:
-        run_training(recipe, folder, bool(resumed or restarted), checkpoint)
+        measured = run_training(recipe, folder, bool(resumed or restarted), checkpoint)
+        report_on(measured, f"rankwise report {folder}")
     except Interrupted as stop:
         if not launcher_rank():
             print(f"stopped and saved; resume with: rankwise train --resume {folder}", file=sys.stderr)
@@ -135,6 +138,7 @@ def evaluate(words: list[str]) -> None:
     """Evaluates a run."""
     from rankwise.evaluation.inference import draw_paa_figures, evaluate_run
     from rankwise.models.settings import TestSettings
+    from rankwise.report import report_on
 
     parser = _parser(
         "eval", "Evaluate a trained run with COCO metrics. Writes eval.json, detections.json, report.html and figures."
@@ -175,7 +179,7 @@ def evaluate(words: list[str]) -> None:
     test = None
     if config.scales is not None or config.flip:
         test = TestSettings(tuple(config.scales or ()), config.max_side, config.flip)
-    evaluate_run(
+    measured = evaluate_run(
         Path(config.run),
         data=config.data,
         split=config.split,
@@ -186,6 +190,7 @@ def evaluate(words: list[str]) -> None:
         test=test,
         calibrate=config.calibrated,
     )
+    report_on(measured, "the same command")
     if config.paa_figures:
         for figure in draw_paa_figures(Path(config.run), Path(config.out or config.run), config.data, config.device):
             print(figure)

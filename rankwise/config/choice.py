@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
+from jsonargparse import Namespace
 
 from rankwise.config.datasets import open_split
 from rankwise.config.flags import value_of
-from rankwise.config.recipe import Recipe, config_files
+from rankwise.config.recipe import config_files
 from rankwise.config.settings import DataSettings
 from rankwise.data import DetectionDataset
+from rankwise.from_dict import from_dict
 from rankwise.models.init import read_detector
 from rankwise.models.pretrained import locate
 
@@ -221,19 +222,17 @@ def automatic_batch(images: int, most: int) -> int:
     return int(min(most, max(2, 2 ** int(math.log2(max(1, images / 8))))))
 
 
-def resolve(recipe: Recipe) -> Recipe:
-    """Replaces ``--batch_size auto`` by a number. If GPU memory is short, the batch is split later.
+def set_batch_size(config: Namespace) -> None:
+    """Replaces ``--batch_size auto`` in a parsed recipe by a number. If GPU memory is short, the batch is split later.
 
     Args:
-        recipe: The parsed recipe.
+        config: The parsed recipe.
     """
-    if recipe.train.batch_size != "auto":
-        return recipe
-    images = len(open_split(recipe.data, "train"))
-    gpu = recipe.train.accelerator in ("cuda", "mps") or (recipe.train.accelerator == "auto" and has_gpu())
-    processes = max(1, recipe.train.devices)
+    train = config.train
+    if train.batch_size != "auto":
+        return
+    images = len(open_split(from_dict(DataSettings, config.data.as_dict(), "data"), "train"))
+    gpu = train.accelerator in ("cuda", "mps") or (train.accelerator == "auto" and has_gpu())
+    processes = max(1, train.devices)
     batch = automatic_batch(images, 16 if gpu else 8)
-    train = replace(recipe.train, batch_size=-(-batch // processes) * processes, accumulate=0)
-    content = yaml.safe_load(recipe.text)
-    content["train"].update(batch_size=train.batch_size, accumulate=0)
-    return replace(recipe, train=train, text=yaml.safe_dump(content, sort_keys=False))
+    train.batch_size, train.accumulate = -(-batch // processes) * processes, 0

@@ -30,3 +30,10 @@ def read_section(run: Path, section: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise SettingsError(f"{shown(path)}: incomplete: the section {section!r} is missing. Restore the file")
     return values
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A recipe's values by their names, such as ``train.epochs``."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}.{name}".lstrip(".")).items()}

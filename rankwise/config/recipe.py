@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,7 +14,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, lazy_insta
 from rankwise.assign import ATSS
 from rankwise.assign.base import Assigner
 from rankwise.config.flags import normalize, value_of
-from rankwise.config.reading import read_recipe
+from rankwise.config.reading import flat, read_recipe
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
 from rankwise.config.trust import PLAIN_SECTIONS
 from rankwise.criterion import BoxSettings
@@ -93,7 +94,11 @@ def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
     if config.data.path != "shapes" and Path(config.data.path).exists():
         config.data.path = str(Path(config.data.path).absolute())  # makes the run usable from other folders
     whole = Namespace({name: config[name] for name in SECTIONS})
-    text = yaml.safe_dump(_plain(whole.as_dict()), sort_keys=False)
+    plain = _plain(whole.as_dict())
+    for name, value in flat(plain).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingsError(f"--{name.replace('.init_args', '')} is {value}: it must be a finite number")
+    text = yaml.safe_dump(plain, sort_keys=False)
     try:
         built = parser.instantiate(config)
     except ValueError as error:  # a loss or an assigner rejects a value of the right type

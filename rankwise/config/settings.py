@@ -78,6 +78,8 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         _at_least(self, "optimizer", lr=0, momentum=0, weight_decay=0, backbone_lr=0, clip_norm=0)
+        if self.momentum >= 1:
+            raise SettingsError(f"--optimizer.momentum is {self.momentum:g}: it must be below 1")
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class ScheduleSettings:
 
     def __post_init__(self) -> None:
         _at_least(self, "schedule", warmup_steps=0, warmup_start=0, final=0)
+        if not all(milestone > 0 for milestone in self.milestones):
+            raise SettingsError(f"--schedule.milestones is {list(self.milestones)}: all must be above 0")
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class TrainSettings:
         accumulate: Number of parts into which each process splits its batch to save memory. The parts are still ranked
             together; each part runs forward twice. 0 starts with one part and splits further when GPU memory runs out.
         precision: "32", "bf16" or "16" (mixed precision).
-        seed: Random seed of initial weights, data order and augmentation.
+        seed: Random seed of initial weights, data order and augmentation, 0 to 4294967295.
         ema: Decay of the moving average of the weights, which is evaluated and saved instead of the weights; 0 turns it
             off.
         channels_last: Use the memory format channels_last; often faster.
@@ -157,17 +161,21 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         _at_least(self, "train", epochs=1, minutes=0, patience=0, accumulate=0, evaluate_every=0)
-        _at_least(self, "train", evaluate_batch=1, log_every=1)
+        _at_least(self, "train", evaluate_batch=1, log_every=1, seed=0)
         _at_least(self, "train", ema=0, checkpoint_minutes=0, checkpoint_steps=0, max_bad_steps=1, threads=0)
+        if self.batch_size != "auto":
+            _at_least(self, "train", batch_size=1)
         if self.ema >= 1:
             raise SettingsError(f"--train.ema is {self.ema:g}: it must be below 1")
+        if self.seed >= 2**32:
+            raise SettingsError(f"--train.seed is {self.seed}: it must be below {2**32}")
 
     @property
     def images_per_step(self) -> int:
         """The batch size as a number."""
         if isinstance(self.batch_size, str):
             raise ValueError(
-                "--train.batch_size auto: call rankwise.config.choice.resolve first, which sets the number"
+                "--train.batch_size auto: call rankwise.config.choice.set_batch_size first, which sets the number"
             )
         return self.batch_size
 

@@ -57,6 +57,8 @@ class AugmentSettings:
             raise ValueError(f"short_sides is {tuple(self.short_sides)}; sizes must be at least 1 pixel")
         if self.short_range and not 1 <= self.short_range[0] <= self.short_range[1]:
             raise ValueError(f"short_range is {tuple(self.short_range)}; give the smaller size first, at least 1 pixel")
+        if self.max_side is not None and self.max_side < 1:
+            raise ValueError(f"max_side is {self.max_side}; sizes are at least 1 pixel")
         if self.square is not None:
             if self.square < 1:
                 raise ValueError(f"square is {self.square}; it must be at least 1 pixel")

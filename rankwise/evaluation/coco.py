@@ -101,9 +101,11 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """The metrics as plain values, for ``eval.json``."""
         plain = ("ap", "ap50", "ap75", "aps", "apm", "apl", "per_class", "images", "objects", "detections")
-        parts = {"correlation": self.correlation.to_dict(), "thresholds": self.thresholds.to_dict()}
+        parts: dict[str, Any] = {"correlation": self.correlation.to_dict(), "thresholds": self.thresholds.to_dict()}
         if self.calibration is not None and self.reliability is not None:
             parts |= {"calibration": self.calibration.to_dict(), "reliability": self.reliability.to_dict()}
+        if self.given_thresholds:
+            parts["given_thresholds"] = True
         return {name: getattr(self, name) for name in plain} | parts
 
     def confidence(self) -> Confidence:

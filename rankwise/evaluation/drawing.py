@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from rankwise.evaluation.colors import RGB, class_color, text_color
-from rankwise.evaluation.matching import match, paired_iou
+from rankwise.evaluation.matching import match
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
+from rankwise.numpy_boxes import nms
 
 if TYPE_CHECKING:  # exported detectors draw without torch
     from torch import Tensor
@@ -188,24 +189,8 @@ def _kept(
     cut = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (num_classes,)) if num_classes else np.zeros(0)
     rows = np.flatnonzero(table.scores >= cut[table.labels])
     if agnostic_iou is not None:
-        rows = rows[agnostic_nms(table.boxes[rows], agnostic_iou)]
+        rows = rows[nms(table.boxes[rows], agnostic_iou)]
     return DetectionTable(table.image_ids[rows], table.boxes[rows], table.scores[rows], table.labels[rows])
-
-
-def agnostic_nms(boxes: NDArray[np.float64], iou: float) -> NDArray[np.int64]:
-    """Class-agnostic NMS: indices of the boxes that no earlier kept box overlaps by more than ``iou``.
-
-    Args:
-        boxes: Boxes of any class, best first, [N, 4].
-        iou: The IoU threshold.
-    """
-    kept: list[int] = []
-    for row in range(len(boxes)):
-        others = boxes[kept]
-        same = np.broadcast_to(boxes[row], others.shape)
-        if not (paired_iou(same, others, np.zeros(len(kept), dtype=np.bool_)) > iou).any():
-            kept.append(row)
-    return np.asarray(kept, dtype=np.int64)
 
 
 def _objects(target: Target) -> ObjectTable:

@@ -1,13 +1,12 @@
-"""Figures of an evaluation and of a training.
+"""Figures of an evaluation, for where there is no report.
 
 Each function returns a matplotlib figure created without pyplot, so that no state is shared and no window opens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +15,13 @@ from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
 from rankwise.evaluation.correlation import correlate, localised
 from rankwise.evaluation.tabulate import shown
 from rankwise.evaluation.thresholds import sweep
-from rankwise.files.parsing import ParseError, parse_json, read_bytes
 from rankwise.files.writing import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from rankwise.evaluation.coco import Curves, Evaluation
+    from rankwise.evaluation.coco import Evaluation
     from rankwise.evaluation.matching import Matches
     from rankwise.evaluation.reliability import ReliabilityCheck
 
@@ -47,6 +45,7 @@ def save_figure(figure: Figure, path: Path | str) -> None:
     write_whole(Path(path), lambda part: figure.savefig(part, dpi=150, facecolor="white", format=kind))
 
 
+<<<<<<< HEAD
 def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[float] = (0.5, 0.75)) -> Figure:
     """Precision against recall for each class and their mean, one panel per IoU.
 
@@ -80,10 +79,15 @@ def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[floa
 
 def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
     """Scores of well-localized detections against their IoU, with the correlation.
+=======
+def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above: float = 0.5, title: str = "") -> None:
+    """Scores of well-localised detections against their IoU, with the correlation, drawn into a panel of a figure.
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
     The solid line is the median score at each IoU; the dashed lines are the quartiles.
 
     Args:
+<<<<<<< HEAD
         matches: ``Evaluation.matches``.
         above: Only show detections with a greater IoU.
     """
@@ -96,6 +100,8 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above:
     """Draws :func:`score_against_iou` in a panel of a figure.
 
     Args:
+=======
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
         figure: The figure.
         panel: The panel.
         matches: ``Evaluation.matches``.
@@ -204,6 +210,7 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
     return figure
 
 
+<<<<<<< HEAD
 def box_sizes(evaluation: Evaluation) -> Figure:
     """Number of objects by size, and how many of them are detected at the best threshold.
 
@@ -282,6 +289,8 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
+=======
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 def new_panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side; width and height are those of a panel, in inches."""
     from matplotlib.figure import Figure  # slow to import, and rarely needed
@@ -319,6 +328,7 @@ def _quartiles(
     ]
     middles, low, median, high = np.asarray(rows, dtype=np.float64).reshape(-1, 4).T
     return middles, low, median, high
+<<<<<<< HEAD
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -340,3 +350,5 @@ def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
     here = np.arange(len(values))
     reach_here = np.minimum(reach, np.minimum(here, here[::-1]))
     return (sums[here + reach_here + 1] - sums[here - reach_here]) / (2 * reach_here + 1)
+=======
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)

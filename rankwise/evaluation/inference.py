@@ -21,7 +21,7 @@ from rankwise.errors import DataError, SettingsError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
 from rankwise.evaluation.pictures import draw_evaluation
-from rankwise.evaluation.results import set_damaged_aside, write_results
+from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_results
 from rankwise.evaluation.tabulate import score_lines
 from rankwise.evaluation.thresholds import at_scores
 from rankwise.files.names import shown
@@ -182,8 +182,13 @@ def evaluate_run(
     console: Console | None = None,
     test: TestSettings | None = None,
     calibrate: bool | None = None,
+<<<<<<< HEAD
 ) -> Evaluation:
     """Evaluates the best detector of a run: a table, ``eval.json``, a COCO results file, a report and figures.
+=======
+) -> EvaluatedRun:
+    """Measures the best detector of a run: a table, ``eval.json``, a COCO results file and pictures.
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
     On the validation images of the run, it also fits the calibration and stores it with the thresholds in the weights
     file. On other images, the stored calibration is used.
@@ -240,16 +245,22 @@ def evaluate_run(
     if calibrate and result.calibration is not None:
         scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.detections.items()}
         write_results(out / "detections_calibrated.json", scored, dataset.category_ids, digits=17)
-    pictures = draw_evaluation(out, run / "metrics.jsonl", result, dataset, found.detections, PICTURES)
+    picture = draw_evaluation(out, result, dataset, found.detections, PICTURES)
     result.print_table(console)
     for line in score_lines(result):
         console.print(shown(line), soft_wrap=True, markup=False)
     if calibrate is not False and result.calibration is None:
         console.print(f"scores are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
+<<<<<<< HEAD
     console.print(f"results and figures: {shown(out)}/", soft_wrap=True, markup=False)
     for picture in pictures:
         console.print(f"  {shown(picture)}", soft_wrap=True, markup=False)
     return result
+=======
+    console.print(f"results   {shown(out)}/", soft_wrap=True, markup=False)
+    console.print(f"pictures  {shown(picture)}", soft_wrap=True, markup=False)
+    return EvaluatedRun(run, out, settings, split, dataset, result)
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
 
 def _at_own_thresholds(result: Evaluation, detector: Detector, console: Console) -> Evaluation:

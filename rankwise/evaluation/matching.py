@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwise.evaluation.tables import DetectionTable, ObjectTable
+from rankwise.numpy_boxes import paired_iou
 
 #: Number of (detection, object) pairs compared at once, to limit memory.
 CHUNK = 1 << 21
@@ -150,6 +151,7 @@ def _objects_of_detections(
     return order, start, stop - start
 
 
+<<<<<<< HEAD
 def paired_iou(
     boxes: NDArray[np.float64], others: NDArray[np.float64], crowd: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
@@ -161,6 +163,8 @@ def paired_iou(
     return np.divide(intersection, union, out=np.zeros_like(intersection), where=intersection > 0)
 
 
+=======
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 def _take_in_turn(
     detections: DetectionTable, objects: ObjectTable, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

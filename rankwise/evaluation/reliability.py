@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwise.evaluation.calibration import Calibration, cross_fitted, judged
-from rankwise.evaluation.matching import Matches, paired_iou
+from rankwise.evaluation.matching import Matches
 from rankwise.models.score_map import ScoreMap
+from rankwise.numpy_boxes import paired_iou
 
 #: Number of score bins, and the minimum calibrated score: lower ones are hardly ever used.
 BINS, ABOVE = 20, 0.05
@@ -142,5 +143,5 @@ def matched_iou(matches: Matches) -> NDArray[np.float64]:
     iou = np.zeros(len(matches.detections))
     found = matches.correct
     boxes, others = matches.detections.boxes[found], matches.objects.boxes[matches.matched[found]]
-    iou[found] = paired_iou(boxes, others, np.zeros(len(boxes), dtype=np.bool_))
+    iou[found] = paired_iou(boxes, others)
     return iou

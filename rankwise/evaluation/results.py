@@ -1,21 +1,50 @@
+<<<<<<< HEAD
 """COCO results files, as used by test servers."""
+=======
+"""What an evaluation leaves: numbers, and detections as a COCO results file, the kind a test server takes."""
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rankwise.config.settings import DataSettings
+from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import ModelError
+from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.tables import detection_table
 from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, read_json, set_aside
 from rankwise.files.writing import write_text
 from rankwise.models.weights import read_thresholds
 from rankwise.types import Detections
+
+
+@dataclass(frozen=True)
+class EvaluatedRun:
+    """A run that has been measured.
+
+    Attributes:
+        run: Its folder.
+        folder: Where the results are.
+        settings: The data settings, with the path of the dataset that was measured on.
+        split: The split that was asked for; None is the run's validation split.
+        dataset: The images that could be read.
+        evaluation: What was measured.
+    """
+
+    run: Path
+    folder: Path
+    settings: DataSettings
+    split: str | None
+    dataset: DetectionDataset
+    evaluation: Evaluation
 
 
 def results_json(

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from rankwise.errors import ModelError
 from rankwise.models.settings import PostprocessSettings
+from rankwise.numpy_boxes import nms, paired_iou
 
 Floats = NDArray[np.floating]
 Integers = NDArray[np.int64]
@@ -48,13 +49,18 @@ def find_detections(
     real = (cut[:, 2] > cut[:, 0]) & (cut[:, 3] > cut[:, 1])
     cut, values, labels = cut[real], flat[index[real]], index[real] % classes
     group = labels if settings.per_class else np.zeros_like(labels)
-    kept = suppress(cut, values, group, settings.nms_threshold)[: settings.max_detections]
+    kept = grouped_nms(cut, values, group, settings.nms_threshold)[: settings.max_detections]
     found = vote(cut, values, group, kept, settings.voting_sigma) if settings.score_voting else cut[kept]
     return {"boxes": found, "scores": values[kept], "labels": labels[kept]}
 
 
+<<<<<<< HEAD
 def suppress(boxes: Floats, scores: Floats, group: Integers, threshold: float) -> Integers:
     """Indices of the boxes kept by NMS within each group, best first.
+=======
+def grouped_nms(boxes: Floats, scores: Floats, group: Integers, threshold: float) -> Integers:
+    """Indices of the boxes that no better box of their group overlaps by more than the threshold, best first.
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
     Args:
         boxes: xyxy, [N, 4].
@@ -63,15 +69,9 @@ def suppress(boxes: Floats, scores: Floats, group: Integers, threshold: float) -
         threshold: The IoU threshold.
     """
     order = np.argsort(-scores, kind="stable")
-    kept: list[int] = []
-    for one in np.unique(group):
-        left = order[group[order] == one]
-        while len(left):
-            best, left = left[0], left[1:]
-            kept.append(best)
-            left = left[iou(boxes[best], boxes[left]) <= threshold]
-    result = np.array(kept, dtype=np.int64)
-    return result[np.argsort(-scores[result], kind="stable")]
+    groups = [order[group[order] == one] for one in np.unique(group)]
+    kept = np.concatenate([order[:0], *(own[nms(boxes[own], threshold)] for own in groups)])
+    return kept[np.argsort(-scores[kept], kind="stable")]
 
 
 def vote(boxes: Floats, scores: Floats, group: Integers, kept: Integers, sigma: float) -> Floats:
@@ -84,20 +84,11 @@ def vote(boxes: Floats, scores: Floats, group: Integers, kept: Integers, sigma: 
         kept: Indices of the kept boxes, [K].
         sigma: Decay of the weights.
     """
-    result = boxes[kept]
+    result, exact = boxes[kept], boxes.astype(np.float64)
     for row, one in enumerate(kept):
         same = group == group[one]
-        overlap = iou(boxes[one], boxes[same])
+        overlap = paired_iou(exact[one], exact[same])
         weight = np.where(overlap > 0, scores[same] * np.exp(-((1 - overlap) ** 2) / sigma), 0)
         if weight.sum() > 0:
             result[row] = weight @ boxes[same] / weight.sum()
     return result
-
-
-def iou(box: Floats, others: Floats) -> NDArray[np.float64]:
-    """IoU of one box [4] with others [N, 4]."""
-    box, others = box.astype(np.float64), others.astype(np.float64)
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    shared = sides.clip(min=0).prod(axis=1)
-    areas = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1)
-    return shared / np.maximum(areas - shared, 1e-9)

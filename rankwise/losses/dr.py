@@ -51,9 +51,9 @@ class DRLoss(SamplewiseLoss):
         scope: Literal["batch", "image"] = "batch",
     ) -> None:
         super().__init__()
-        if min(positive_temperature, negative_temperature) < 0.02 or smoothness <= 0:
+        if min(positive_temperature, negative_temperature) < 0.02 or min(smoothness, weight) <= 0:
             # Below, the weights of low scores leave the range of float32.
-            raise ValueError("the temperatures must be at least 0.02 and smoothness above 0")
+            raise ValueError("the temperatures must be at least 0.02, smoothness and weight above 0")
         check_choice("scope", scope, ("batch", "image"))
         self.margin = margin
         self.positive_temperature = positive_temperature

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rankwise.evaluation.tabulate import shown
-from rankwise.report.error_types import ERRORS, Kind, ap50_gains
+from rankwise.report.error_types import ERRORS, Kind
 from rankwise.report.runs import RunData
 
 #: Hints for the most costly error type.
@@ -45,7 +45,7 @@ def findings(run: RunData) -> list[str]:
             f"Scores are probabilities of being right: their calibration error is {check.after.ece:.3f}, that of the "
             f"raw scores {check.before.ece:.3f}."
         )
-    gains = {kind: gain or 0.0 for kind, gain in ap50_gains(run.errors, len(run.classes)).items()}
+    gains = {kind: gain or 0.0 for kind, gain in run.gains.items()}
     costly = sorted(ERRORS, key=lambda kind: -gains[kind])[:2]
     if gains[costly[0]] >= EQUAL:
         second = (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.correlation import localised
 from rankwise.evaluation.thresholds import sweep
-from rankwise.report.error_types import ERRORS, Errors, Kind, ap50_gains
+from rankwise.report.error_types import ERRORS, Errors, Kind
 
 #: Thresholds a slider can take, about.
 THRESHOLDS = 300
@@ -24,6 +24,9 @@ IOUS, EVERY = (0.5, 0.75, 0.9), 2
 
 #: Cells of the density of score and IoU, in each direction.
 CELLS = 28
+
+#: Limits of the sizes that found objects are counted by, √area in pixels; COCO's small end at 32, its medium at 96.
+SIZES = (0, 16, 32, 64, 96, 192, 384)
 
 #: In a line of metrics.jsonl, not a curve.
 _NO_CURVE = {"step", "epoch", "skipped", "seconds"}
@@ -128,8 +131,8 @@ def _thousandths(values: NDArray[np.float64]) -> list[list[int]]:
     return (1000 * np.nan_to_num(values)).round().astype(int).tolist()
 
 
-def threshold_sweep(evaluation: Evaluation, errors: Errors) -> dict[str, list[Any]]:
-    """Precision, recall, F1 and the number of errors of each kind at thresholds in rising order.
+def threshold_sweep(evaluation: Evaluation, errors: Errors) -> dict[str, Any]:
+    """Precision, recall, F1, errors of each kind and found objects of each size at thresholds in rising order.
 
     Half of the thresholds are even in score, half in the number of detections kept; the chosen one is among them. There
     is always one, also where nothing was detected.
@@ -150,7 +153,21 @@ def threshold_sweep(evaluation: Evaluation, errors: Errors) -> dict[str, list[An
         {"scores": [score_text(score) for score in scores]}
         | heights
         | {kind.name.lower(): counts[kind].tolist() for kind in (Kind.CORRECT, *ERRORS)}
+        | {"sizes": _found_by_size(errors, scores)}
     )
+
+
+def _found_by_size(errors: Errors, scores: NDArray[np.float64]) -> dict[str, Any]:
+    """How many objects there are of each size, and how many of them are found at each threshold."""
+    objects = errors.matches.objects
+    wanted = ~objects.crowd
+    size = np.searchsorted(SIZES, np.sqrt(objects.area[wanted]), side="right") - 1
+    found_at = [np.sort(errors.found_at[wanted][size == index]) for index in range(len(SIZES))]
+    return {
+        "limits": SIZES,
+        "objects": [len(known) for known in found_at],
+        "found": [(len(known) - np.searchsorted(known, scores)).tolist() for known in found_at],
+    }
 
 
 def score_density(evaluation: Evaluation) -> dict[str, Any]:
@@ -201,12 +218,12 @@ def reliability(evaluation: Evaluation) -> dict[str, Any] | None:
     return found
 
 
-def error_numbers(errors: Errors, evaluation: Evaluation) -> dict[str, Any]:
+def error_numbers(errors: Errors, evaluation: Evaluation, gains: Mapping[Kind, float | None]) -> dict[str, Any]:
     """What each kind costs in AP50, errors by class and the most frequent confusions at the chosen threshold."""
     classes, threshold = len(evaluation.per_class), evaluation.thresholds.overall.score
     by_class = errors.by_class(threshold, classes)
     return {
-        "gains": {kind.name.lower(): gain for kind, gain in ap50_gains(errors, classes).items()},
+        "gains": {kind.name.lower(): gain for kind, gain in gains.items()},
         "by_class": {kind.name.lower(): counts.tolist() for kind, counts in by_class.items()},
         "confusions": errors.confusions(threshold, classes)[:6],
     }

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import resources
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import rankwise
+from rankwise.errors import user_errors
 from rankwise.evaluation.colors import hex_color
+from rankwise.evaluation.results import EvaluatedRun
+from rankwise.files.names import message_of, shown
 from rankwise.files.writing import make_folder, write_text
 from rankwise.report import numbers
 from rankwise.report.error_types import DEFINITIONS, Kind
 from rankwise.report.findings import comparison, findings
-from rankwise.report.runs import ReportError, RunData, read_run, run_names
+from rankwise.report.runs import ReportError, RunData, read_run, run_data, run_names
 from rankwise.report.sheet import BUDGET, box_rows, choose_images, picture_rows
 
 #: The script's parts, in the order they need each other.
@@ -62,9 +66,37 @@ def write_report(
     opened = [read_run(run, name, data, device, split) for run, name in zip(folders, run_names(folders), strict=True)]
     target = Path(out) if out else (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
     make_folder(target.parent)
-    # A folder's name may hold bytes that are no text; in the title they become question marks.
-    write_text(target, render(page_data(opened, images)), errors="replace")
+    _write(target, opened, images)
     return target
+
+
+def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> Path | None:
+    """Write ``report.html`` beside the results of an evaluation, and print where it is.
+
+    What stands in the way is printed and not raised: by then a training may have taken days, and its results are there.
+
+    Args:
+        measured: What :func:`rankwise.evaluation.inference.evaluate_run` gave; None in processes other than the first.
+        again: A command that writes the report later.
+        images: The most images to show; those with most errors are chosen.
+    """
+    if measured is None:
+        return None
+    target = measured.folder / "report.html"
+    expected: tuple[type[BaseException], ...] = (*user_errors(), MemoryError)
+    try:
+        _write(target, [run_data(measured, *run_names([measured.run]))], images)
+    except expected as error:
+        why = message_of(error) or "out of memory"
+        print(f"no report: {why}\nAll results are written; for the report try: {shown(again)}", file=sys.stderr)
+        return None
+    print(f"report    {shown(target)}", flush=True)
+    return target
+
+
+def _write(target: Path, runs: Sequence[RunData], images: int) -> None:
+    # A folder's name may hold bytes that are no text; in the title they become question marks.
+    write_text(target, render(page_data(runs, images)), errors="replace")
 
 
 def page_data(runs: Sequence[RunData], images: int = 100) -> dict[str, Any]:
@@ -116,7 +148,7 @@ def _run_data(run: RunData, dataset: int, datasets: Sequence[dict[str, Any]]) ->
         "sweep": numbers.threshold_sweep(evaluation, run.errors),
         "density": numbers.score_density(evaluation),
         "reliability": numbers.reliability(evaluation),
-        "errors": numbers.error_numbers(run.errors, evaluation),
+        "errors": numbers.error_numbers(run.errors, evaluation, run.gains),
         "boxes": [box_rows(run.errors, image["id"]) for image in datasets[dataset]["sheet"]],
     }
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from rankwise.config.datasets import open_run, results_subfolder
 from rankwise.config.reading import read_recipe, read_section
 from rankwise.data.dataset import DetectionDataset
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_names
-from rankwise.evaluation.figures import read_metrics
 from rankwise.evaluation.reliability import ReliabilityCheck
-from rankwise.evaluation.results import read_results, set_damaged_aside
-from rankwise.files.parsing import ParseError, read_json
+from rankwise.evaluation.results import EvaluatedRun, read_results, set_damaged_aside
+from rankwise.evaluation.thresholds import best_thresholds, with_intervals
+from rankwise.files.parsing import ParseError, parse_json, read_bytes, read_json
 from rankwise.models.score_map import ScoreMap
-from rankwise.report.error_types import Errors, classify
+from rankwise.report.error_types import Errors, Kind, ap50_gains, classify
 
 #: A difference in AP between eval.json and the rounded boxes of the results file that few images explain, not more.
 ROUNDING = 0.5
@@ -61,6 +62,11 @@ class RunData:
         """Class names, each of them once."""
         return unique_names(self.dataset.classes, self.dataset.category_ids)
 
+    @cached_property
+    def gains(self) -> dict[Kind, float | None]:
+        """What each kind of error costs in AP50."""
+        return ap50_gains(self.errors, len(self.classes))
+
 
 def read_run(run: Path, name: str, data: str | None = None, device: str = "auto", split: str | None = None) -> RunData:
     """Read a run and its results; one that was never evaluated, or whose results are gone, is evaluated first.
@@ -77,29 +83,71 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
     """
     if not (run / "recipe.yaml").is_file():
         raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
-    results = _evaluated(run, data, device, split)
-    settings, dataset = open_run(run, data, split)
-    truth = dataset.ground_truth()
-    try:
-        found = read_results(results / "detections.json", dataset.category_ids)
-        evaluation = evaluate(truth, found, dataset.category_ids, dataset.classes)
-    except ValueError as error:
+    set_damaged_aside(run)
+    folder = run / _results_folder(run, data, split)
+    if all((folder / name).is_file() for name in ("detections.json", "eval.json")):
+        return run_data(_read_evaluation(run, folder, data, split), name)
+    if not any((run / name).is_file() for name in ("best.safetensors", "last.ckpt")):
         raise ReportError(
+<<<<<<< HEAD
             f"{results}/detections.json does not match the dataset ({error}); evaluate again with: rankwise eval {run}"
         ) from error
     evaluation = _in_calibrated_scores(results, evaluation, [record.image_id for record in dataset.records])
     metrics = run / "metrics.jsonl"
+=======
+            f"{run}: nothing to report yet: it has neither results (eval.json, detections.json) nor best.safetensors, "
+            f"which the first evaluation of a training writes; resume with: rankwise train --resume {run}"
+        )
+    from rankwise.evaluation.inference import evaluate_run  # with a detector and all that it needs
+
+    return run_data(evaluate_run(run, data=data, device=device, split=split, out=folder), name)
+
+
+def run_data(measured: EvaluatedRun, name: str) -> RunData:
+    """What a report says about a run that has been measured.
+
+    Args:
+        measured: The run, its dataset and its evaluation.
+        name: How the report calls it.
+    """
+    metrics, dataset, settings = measured.run / "metrics.jsonl", measured.dataset, measured.settings
+    evaluation, notes = measured.evaluation, _notes(measured, metrics.is_file())
+    if evaluation.given_thresholds:
+        thresholds = best_thresholds(evaluation.matches, list(evaluation.per_class))
+        ids = np.unique([record.image_id for record in dataset.records])
+        if evaluation.calibration is not None:
+            thresholds = with_intervals(thresholds, evaluation.matches, ids)
+        evaluation = replace(evaluation, thresholds=thresholds, given_thresholds=False)
+    path = "built-in shapes" if settings.path == "shapes" else settings.path
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
     return RunData(
         name=name,
-        recipe=read_recipe(run / "recipe.yaml"),
+        recipe=read_recipe(measured.run / "recipe.yaml"),
         metrics=read_metrics(metrics) if metrics.is_file() else [],
         dataset=dataset,
-        dataset_name=f"{'built-in shapes' if settings.path == 'shapes' else settings.path}, {split or settings.val}",
-        dataset_key=hashlib.sha256(json.dumps(truth).encode()).hexdigest(),
+        dataset_name=f"{path}, {measured.split or settings.val}",
+        dataset_key=hashlib.sha256(json.dumps(dataset.ground_truth()).encode()).hexdigest(),
         evaluation=evaluation,
         errors=classify(evaluation.matches),
-        notes=_notes(results, evaluation, metrics.is_file()),
+        notes=notes,
     )
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """The lines of a ``metrics.jsonl``; one that a kill cut off is left out.
+
+    Args:
+        path: The file.
+    """
+    rows = []
+    for line in read_bytes(path, limit=2**32).splitlines():
+        try:
+            row = parse_json(line)
+        except ParseError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
@@ -114,10 +162,10 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def _evaluated(run: Path, data: str | None, device: str, split: str | None) -> Path:
-    """The folder with a run's results on some images, which are measured first if there are none."""
-    set_damaged_aside(run)
+def _results_folder(run: Path, data: str | None, split: str | None) -> str:
+    """Where in a run's folder its results on some images are."""
     section = read_section(run, "data")
+<<<<<<< HEAD
     moved = data is not None and not Path(str(section.get("path"))).exists()
     own = section.get("path") if moved or data is None else data
     folder = run / results_subfolder(section, own, split)
@@ -129,9 +177,24 @@ def _evaluated(run: Path, data: str | None, device: str, split: str | None) -> P
             f"which the first evaluation of a training writes; resume with: rankwise train --resume {run}"
         )
     from rankwise.evaluation.inference import evaluate_run  # with a detector and all that it needs
+=======
+    moved = data is not None and not Path(str(section.get("path"))).is_dir()
+    return results_subfolder(section, section.get("path") if moved or data is None else data, split)
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
-    evaluate_run(run, data=data, device=device, split=split, out=folder)
-    return folder
+
+def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | None) -> EvaluatedRun:
+    """A run measured again from the detections that an evaluation has left in a folder."""
+    settings, dataset = open_run(run, data, split)
+    try:
+        found = read_results(folder / "detections.json", dataset.category_ids)
+        evaluation = evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
+    except ValueError as error:
+        raise ReportError(
+            f"{folder}/detections.json does not fit the dataset ({error}); measure again with: rankwise eval {run}"
+        ) from error
+    evaluation = _in_calibrated_scores(folder, evaluation, [record.image_id for record in dataset.records])
+    return EvaluatedRun(run, folder, settings, split, dataset, evaluation)
 
 
 def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence[int]) -> Evaluation:
@@ -149,17 +212,27 @@ def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence
     return replace(calibrated(evaluation, image_ids, score_map), reliability=check)
 
 
-def _notes(run: Path, evaluation: Evaluation, has_metrics: bool) -> list[str]:
-    notes = []
+def _notes(measured: EvaluatedRun, has_metrics: bool) -> list[str]:
+    notes, evaluation = [], measured.evaluation
     try:
-        then = read_json(run / "eval.json")["ap"]
+        written = read_json(measured.folder / "eval.json")
+        then, given = written["ap"], written.get("given_thresholds")
     except (ParseError, KeyError, TypeError):
-        then = None
+        then, given = None, None
     now = evaluation.ap
     if then is not None and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):
         notes.append(
             f"eval.json says AP {then:.1f}, the detections give {now:.1f}: dataset or detections have changed since. "
+<<<<<<< HEAD
             f"`rankwise eval` evaluates again."
+=======
+            "`rankwise eval` measures again."
+        )
+    if given:
+        notes.append(
+            "The thresholds on this page are the best ones for these images. Precision and recall at the thresholds "
+            "of the run, which were chosen on its validation images, are in eval.json."
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
         )
     if evaluation.calibration is None:
         notes.append("The scores are raw, not probabilities. `rankwise eval` fits their calibration.")

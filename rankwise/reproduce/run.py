@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from rankwise.evaluation.figures import read_metrics
 from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, read_json
 from rankwise.files.writing import make_folder, write_text
+from rankwise.report.runs import read_metrics
 from rankwise.reproduce.calibration import calibration_numbers
 from rankwise.reproduce.figures import draw_figures, minutes
 from rankwise.reproduce.plans import Plan, ReproduceError, train_once

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from rankwise.config.reading import flat, read_recipe
 from rankwise.errors import SettingsError
 from rankwise.files.names import shown
+from rankwise.files.parsing import parse_yaml
 from rankwise.files.writing import WriteError, explained, make_folder
 from rankwise.training.lock import refuse_if_locked
 
@@ -102,16 +102,10 @@ def changes(run: Path, recipe: str) -> dict[str, tuple[Any, Any]]:
         recipe: The new recipe, as YAML.
     """
     path = run / "recipe.yaml"
-    before = _flat(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.is_file() else {}
-    after = _flat(yaml.safe_load(recipe))
+    before = flat(read_recipe(path)) if path.is_file() else {}
+    after = flat(parse_yaml(recipe))
     return {
         name: (before.get(name), after.get(name))
         for name in {**before, **after}
         if before and before.get(name) != after.get(name)
     }
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}.{name}".lstrip(".")).items()}

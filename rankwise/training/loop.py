@@ -27,6 +27,7 @@ from rankwise.distributed import (
     broadcast_buffers,
 )
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
+from rankwise.evaluation.results import EvaluatedRun
 from rankwise.evaluation.tabulate import shown
 from rankwise.files.writing import make_folder, write_text
 from rankwise.models import Detector
@@ -58,8 +59,13 @@ from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
 
 
+<<<<<<< HEAD
 def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint: str = LAST) -> None:
     """Trains a detector with a recipe, evaluates it and writes figures and a report.
+=======
+def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint: str = LAST) -> EvaluatedRun | None:
+    """Trains a detector by a recipe, evaluates it and draws what it sees; returns the evaluation on rank 0.
+>>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
     Args:
         recipe: The recipe.
@@ -78,8 +84,9 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint:
             run = Run(recipe, folder, fabric, train_set, val_set, resume, checkpoint)
             run.fit()
             barrier_and_close()
-            if fabric.is_global_zero:
-                evaluate_run(folder, device=str(fabric.device), console=run.tracker.console)
+            if not fabric.is_global_zero:
+                return None
+            return evaluate_run(folder, device=str(fabric.device), console=run.tracker.console)
     except (RuntimeError, MemoryError, OSError) as error:
         raise explained(error, folder, fabric.global_rank) from error
 

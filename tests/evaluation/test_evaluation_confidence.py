@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 
 from rankwise.cli import main
@@ -16,10 +17,10 @@ from rankwise.config.recipe import parse_recipe
 from rankwise.data import ShapesDataset
 from rankwise.errors import ModelError
 from rankwise.evaluation.coco import calibrated, evaluate
-from rankwise.evaluation.drawing import agnostic_nms
 from rankwise.evaluation.inference import evaluate_run
 from rankwise.evaluation.results import read_results
 from rankwise.models import Detector, weights
+from rankwise.numpy_boxes import nms
 
 FLAGS = [
     "--data.shapes.size=64",
@@ -28,6 +29,7 @@ FLAGS = [
     "--model.input.short_side=64",
     "--model.input.max_side=64",
 ]
+WRITTEN = {"detections.jpg", "detections.json", "eval.json", "report.html"}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,6 @@ def test_a_run_and_its_weights_agree_and_another_evaluation_changes_nothing(run:
     assert confidence.calibration.to_dict() == values["calibration"]
     assert confidence.thresholds == {name: cut["score"] for name, cut in values["thresholds"]["per_class"].items()}
     assert values["thresholds"]["overall"]["interval"] is not None
-    assert (run / "reliability.png").is_file()
     before = (run / "best.safetensors").read_bytes()
     main(["eval", str(run), "--device", "cpu", "--calibrated", "true"])
     assert (run / "best.safetensors").read_bytes() == before
@@ -122,6 +123,11 @@ def test_other_images_are_measured_by_the_stored_map_which_stays(run: Path, caps
     before = (run / "best.safetensors").read_bytes()
     main(["eval", str(run), "--split", "train", "--device", "cpu"])
     assert "scores are probabilities: logistic" in capsys.readouterr().out
+    assert {path.name for path in (run / "eval-train").iterdir()} == WRITTEN
+    page = (run / "eval-train" / "report.html").read_text()
+    assert "built-in shapes, train" in page
+    assert "Precision and recall at the thresholds of the run" in page
+    assert not (run / "report.html").exists()
     values = json.loads((run / "eval-train" / "eval.json").read_text())
     assert values["calibration"] == Detector.load(run).confidence.calibration.to_dict()
     assert not values["reliability"]["cross_fitted"]
@@ -144,8 +150,6 @@ def test_a_run_of_an_earlier_version_loads_and_says_how_to_get_a_map(
     per_class = dict.fromkeys(Detector.load(old).classes, cut)
     (old / "eval.json").write_text(json.dumps({"thresholds": {"overall": cut, "per_class": per_class}}))
     assert set(Detector.load(old).thresholds.values()) == {0.0123}
-    from PIL import Image
-
     Image.new("RGB", (64, 64)).save(tmp_path / "image.png")
     main(["predict", str(old), str(tmp_path / "image.png"), "--out", str(tmp_path / "out"), "--device", "cpu"])
     assert "scores are raw, not probabilities" in (said := " ".join(capsys.readouterr().out.split()))
@@ -179,7 +183,9 @@ def test_calibrate_takes_the_results_of_any_detector(run: Path, tmp_path: Path, 
     assert slopes[0] == pytest.approx(slopes[1], rel=1e-2)  # the file rounds scores and boxes
     found = json.loads((tmp_path / "out" / "detections.json").read_text())
     assert len(found) == len(json.loads((run / "detections.json").read_text()))
-    assert (tmp_path / "out" / "reliability.png").is_file()
+    for name in ("reliability", "thresholds"):
+        pixels = np.asarray(Image.open(tmp_path / "out" / f"{name}.png").convert("L"))
+        assert (pixels < 128).mean() > 0.002, name
     for name, content, message in (
         ("results", [{"image_id": dataset.records[0].image_id}], "entry 0 is not a detection"),
         ("results", {"images": []}, "expected a list of detections"),
@@ -198,5 +204,5 @@ def test_calibrate_takes_the_results_of_any_detector(run: Path, tmp_path: Path, 
 
 def test_one_object_has_one_box_in_pictures() -> None:
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [5, 5, 15, 15], [0, 0, 10, 10.0]])
-    assert agnostic_nms(boxes, 0.7).tolist() == [0, 2]
-    assert agnostic_nms(boxes[:0], 0.7).tolist() == []
+    assert nms(boxes, 0.7).tolist() == [0, 2]
+    assert nms(boxes[:0], 0.7).tolist() == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -13,69 +11,41 @@ from rankwise.evaluation import Seen, contact_sheet, draw_detections, evaluate, 
 from rankwise.evaluation.colors import class_color, text_color
 from rankwise.evaluation.drawing import to_pil
 
-METRICS = [
-    {"kind": "train", "step": 10, "epoch": 0, "ranking": 1.5, "box": 1.0, "lr": 0.001},
-    {"kind": "train", "step": 20, "epoch": 0, "ranking": None, "box": 0.9, "lr": 0.002},
-    {"kind": "skipped", "step": 21, "why": "not finite"},
-    {"kind": "eval", "step": 20, "epoch": 0, "ap": 12.0, "ap50": 30.0, "ap75": None},
-]
-
 
 def figures_of(scene, seed=0, **options):
-    given = scene(seed, **options)
-    result = evaluate(*given.parts)
-    return {
-        "pr": figures.precision_recall(result.curves, given.classes),
-        "iou": figures.score_against_iou(result.matches),
-        "sweep": figures.threshold_sweep(result),
-        "sizes": figures.box_sizes(result),
-        "training": figures.training_curves(METRICS),
-    }
+    result = evaluate(*scene(seed, **options).parts)
+    cloud, (panel,) = figures.new_panels(1, width=5.6, height=4.4)
+    figures.draw_score_against_iou(cloud, panel, result.matches)
+    return result, {"iou": cloud, "sweep": figures.threshold_sweep(result)}
 
 
-def test_every_figure_is_written_and_not_blank(scene, tmp_path):
-    for name, figure in figures_of(scene).items():
-        figures.save_figure(figure, tmp_path / f"{name}.png")
-        pixels = np.asarray(Image.open(tmp_path / f"{name}.png").convert("L"))
-        assert (pixels < 128).mean() > 0.002, name
-
-
-def test_figures_of_nothing_say_so(tmp_path):
+def test_figures_of_nothing_say_so():
     truth = {"images": [{"id": 1}], "annotations": []}
     result = evaluate(truth, {}, [1], ["a"])
-    for name, figure in {
-        "pr": figures.precision_recall(result.curves, ["a"]),
-        "iou": figures.score_against_iou(result.matches),
-        "sweep": figures.threshold_sweep(result),
-        "sizes": figures.box_sizes(result),
-        "training": figures.training_curves([]),
-    }.items():
-        figures.save_figure(figure, tmp_path / f"{name}.png")
-        assert any("nothing to show" in text.get_text() for panel in figure.axes for text in panel.texts), name
+    cloud, (panel,) = figures.new_panels(1, width=5.6, height=4.4)
+    figures.draw_score_against_iou(cloud, panel, result.matches)
+    for figure in (cloud, figures.threshold_sweep(result)):
+        assert "nothing to show" in [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_many_classes_and_many_detections_are_drawn_without_a_name_each(scene, tmp_path):
-    drawn = figures_of(scene, images=150, category_ids=tuple(range(30)), detections=60)
-    for name in ("pr", "iou", "sweep"):
-        figures.save_figure(drawn[name], tmp_path / f"{name}.png")
-    legend = drawn["pr"].axes[0].get_legend()
-    assert [text.get_text().split()[0] for text in legend.get_texts()] == ["mean"]
+    _, few = figures_of(scene)
+    assert len(few["sweep"].axes[1].get_legend().get_texts()) == 3
+    assert len(few["iou"].axes) == 1  # points
+    _, many = figures_of(scene, images=250, category_ids=tuple(range(30)), detections=60)
+    assert many["sweep"].axes[1].get_legend() is None
+    assert many["iou"].axes[1].get_ylabel() == "detections"  # a density with its scale
+    figures.save_figure(many["iou"], tmp_path / "iou.png")
+    assert (np.asarray(Image.open(tmp_path / "iou.png").convert("L")) < 128).mean() > 0.002
 
 
-def test_the_score_figure_states_the_correlation(scene):
-    given = scene(1)
-    result = evaluate(*given.parts)
-    title = figures.score_against_iou(result.matches).axes[0].get_title(loc="left")
+def test_the_figures_state_what_was_measured(scene):
+    result, drawn = figures_of(scene, 1)
+    title = drawn["iou"].axes[0].get_title(loc="left")
     assert f"PCC {result.correlation.pcc:.3f}" in title
     assert f"{result.correlation.n:,} detections" in title
-
-
-def test_the_size_figure_counts_what_is_found_at_the_threshold(scene):
-    given = scene(1)
-    result = evaluate(*given.parts)
-    legend = figures.box_sizes(result).axes[0].get_legend()
-    found = round(result.thresholds.overall.recall * result.objects)
-    assert [text.get_text() for text in legend.get_texts()] == [f"objects ({result.objects:,})", f"found ({found:,})"]
+    best = result.thresholds.overall
+    assert [text.get_text() for text in drawn["sweep"].axes[0].texts] == [f"{best.f1:.2f} at {best.score:.3f}"]
 
 
 def test_figures_leave_pyplot_alone(scene):
@@ -84,19 +54,6 @@ def test_figures_leave_pyplot_alone(scene):
     before = plt.get_fignums()
     figures_of(scene)
     assert plt.get_fignums() == before
-
-
-def test_metrics_cut_off_by_a_kill_are_read_up_to_there(tmp_path):
-    lines = [json.dumps(row) for row in METRICS]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"kind": "tra')
-    assert figures.read_metrics(tmp_path / "metrics.jsonl") == METRICS
-
-
-def test_training_curves_draw_what_is_there(scene):
-    losses, quality, rate = figures.training_curves(METRICS).axes
-    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["ranking", "box"]
-    assert [text.get_text() for text in quality.get_legend().get_texts()] == ["AP", "AP50"]
-    assert rate.lines[0].get_xdata().tolist() == [10, 20]
 
 
 def found(boxes, scores, labels):

@@ -184,12 +184,15 @@ def test_the_slider_moves_readouts_errors_and_boxes_together(visit: Any, reports
     page = one.page
     slider, readout = page.locator("#threshold input[type=range]"), page.locator("#threshold .readout")
     chosen, boxes = readout.inner_text(), page.locator("#images .detection").count()
-    missed = one.numbers("#errors tr[data-kind=missed] .meter b")[0]
+    missed, found = one.numbers("#errors tr[data-kind=missed] .meter b")[0], one.numbers("#threshold .sizes td")
     slider.focus()
     page.keyboard.press("End")
     page.wait_for_function("before => document.querySelectorAll('#images .detection').length < before", arg=boxes)
     assert readout.inner_text() != chosen
     assert one.numbers("#errors tr[data-kind=missed] .meter b")[0] > missed
+    fewer = one.numbers("#threshold .sizes td")
+    assert fewer[::2] == found[::2]  # objects of each size
+    assert sum(fewer[1::2]) < sum(found[1::2])  # and the part of them that is found
     assert page.locator("#images .threshold .readout").inner_text() == readout.inner_text()
     assert "precision" in slider.get_attribute("aria-valuetext")
     page.keyboard.press("Home")

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,16 @@ from made_runs import PaintedDataset, detect_around, make_run, opened, painted
 from PIL import Image
 
 from rankwise import cli
+from rankwise.config.datasets import open_run
 from rankwise.data import DataError
 from rankwise.evaluation import sweep
-from rankwise.report import ReportError, numbers, write_report
+from rankwise.evaluation.results import EvaluatedRun
+from rankwise.evaluation.thresholds import at_scores
+from rankwise.report import ReportError, numbers, report_on, write_report
 from rankwise.report.error_types import Kind
 from rankwise.report.findings import comparison, findings
 from rankwise.report.page import SCRIPTS, page_data, render
-from rankwise.report.runs import read_run, run_names
+from rankwise.report.runs import read_metrics, read_run, run_data, run_names
 from rankwise.report.sheet import SIDE, box_rows, choose_images, image_errors, picture_rows
 
 CLASSES = ["cat", "dog", "cow"]
@@ -133,6 +137,16 @@ def test_the_sweep_of_a_page_holds_the_chosen_threshold_and_agrees_with_the_whol
         )
         assert thin["precision"][row] == pytest.approx(right / (right + wrong), abs=1e-4)
         assert thin["recall"][row] == pytest.approx(right / data.evaluation.objects, abs=1e-4)
+
+
+def test_found_objects_are_counted_by_size_and_add_up_to_the_recall(run: Path) -> None:
+    data = read_run(run, "ape")
+    thin = numbers.threshold_sweep(data.evaluation, data.errors)
+    sizes = thin["sizes"]
+    area = np.concatenate([record.area for record in data.dataset.records])
+    below = [int((area < 32**2).sum()), int((area < 96**2).sum())]
+    assert [sum(sizes["objects"][:2]), sum(sizes["objects"][:4])] == below
+    assert np.sum(sizes["found"], axis=0).tolist() == thin["correct"]
 
 
 def test_precision_recall_curves_are_those_of_the_evaluation(run: Path) -> None:
@@ -293,15 +307,62 @@ def test_a_run_without_results_is_evaluated_first(run: Path, tmp_path: Path, mon
     (fresh / "best.safetensors").touch()
     asked = []
 
-    def evaluate_run(folder: Path, **options: Any) -> None:
+    def evaluate_run(folder: Path, **options: Any) -> EvaluatedRun:
         asked.append((folder, options))
-        for name in ("eval.json", "detections.json"):
-            (folder / name).write_bytes((run / name).read_bytes())
+        return measured(run, folder)
 
     monkeypatch.setattr(inference, "evaluate_run", evaluate_run)
     data = read_run(fresh, "fresh", device="cpu")
     assert asked == [(fresh, {"data": None, "device": "cpu", "split": None, "out": fresh})]
     assert data.notes == ["There is no metrics.jsonl, so there are no training curves."]
+
+
+def measured(run: Path, folder: Path) -> EvaluatedRun:
+    """What an evaluation of a made-up run gives that writes to a folder."""
+    settings, dataset = open_run(run)
+    for name in ("recipe.yaml", "eval.json"):
+        (folder / name).write_bytes((run / name).read_bytes())
+    return EvaluatedRun(folder, folder, settings, None, dataset, read_run(run, "ape").evaluation)
+
+
+def test_after_an_evaluation_the_report_is_beside_its_results_with_its_numbers(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = measured(run, tmp_path)
+    assert report_on(done, "try again") == tmp_path / "report.html"
+    assert capsys.readouterr().out == f"report    {tmp_path}/report.html\n"
+    data = embedded((tmp_path / "report.html").read_text())
+    assert data["runs"][0]["summary"]["ap"] == done.evaluation.ap
+    assert data["runs"][0]["name"] == tmp_path.name
+    assert report_on(None, "") is None  # in the other processes of a training
+
+
+def test_a_report_that_cannot_be_written_is_a_message(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.html").mkdir()
+    assert report_on(measured(run, tmp_path), f"rankwise report {tmp_path}") is None
+    said = capsys.readouterr()
+    assert "report.html: could not be written (Is a directory)" in said.err
+    assert f"All results are written; for the report try: rankwise report {tmp_path}" in said.err
+    assert said.out == ""
+
+
+def test_on_other_images_the_page_has_their_best_thresholds_and_says_so(run: Path, tmp_path: Path) -> None:
+    done = measured(run, tmp_path)
+    best = done.evaluation.thresholds
+    own = at_scores(done.evaluation.matches, list(done.evaluation.per_class), dict.fromkeys(best.per_class, 0.9))
+    evaluation = replace(done.evaluation, thresholds=own, given_thresholds=True)
+    (tmp_path / "eval.json").write_text(json.dumps(evaluation.to_dict()))
+    data = run_data(replace(done, evaluation=evaluation), "run")
+    assert data.evaluation.thresholds == best
+    assert any("which were chosen on its validation images, are in eval.json" in note for note in data.notes)
+
+
+def test_metrics_cut_off_by_a_kill_are_read_up_to_there(tmp_path: Path) -> None:
+    lines = [{"kind": "train", "step": 10, "ranking": 1.5}, {"kind": "eval", "step": 20, "ap": None}]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"kind": "tra')
+    assert read_metrics(tmp_path / "metrics.jsonl") == lines
 
 
 def test_a_report_says_when_its_numbers_are_not_those_of_eval_json(run: Path, tmp_path: Path) -> None:

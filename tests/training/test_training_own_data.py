@@ -78,10 +78,6 @@ def test_flags_of_the_command_line_win_over_the_choice(data, offline):
 
 def test_the_batch_fits_the_dataset():
     assert [choice.automatic_batch(images, 16) for images in (1, 20, 60, 300, 5000)] == [2, 2, 4, 16, 16]
-    recipe = parse_recipe(["--config", "shapes", "--batch_size=auto", "--data.shapes.train_images=60"])
-    resolved = choice.resolve(recipe)
-    assert (resolved.train.batch_size, resolved.train.accumulate) == (4, 0)
-    assert yaml.safe_load(resolved.text)["train"]["batch_size"] == 4
 
 
 def test_a_hub_that_is_silent_is_given_up_soon_and_one_that_answers_is_found():

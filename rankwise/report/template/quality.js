@@ -153,6 +153,34 @@ function sweepChart(run) {
   return make('div', { class: 'card' }, chart.node, thresholdControl(run));
 }
 
+// Which part of the objects is found at the threshold, by their size.
+function foundBySize() {
+  const { limits } = RUNS[0].sweep.sizes;
+  const known = [...limits.keys()].filter((size) => RUNS.some(({ sweep }) => sweep.sizes.objects[size]));
+  const place = make('div', {});
+  const name = (size) => (size + 1 < limits.length ? `${limits[size]} to ${limits[size + 1]}` : `${limits[size]} and more`);
+  const share = ({ sizes }, run, size) =>
+    sizes.objects[size] ? (100 * sizes.found[size][cuts[run]]) / sizes.objects[size] : null;
+  function update() {
+    const rows = known.map((size) => [
+      name(size),
+      whole(RUNS[0].sweep.sizes.objects[size]),
+      ...comparedCells(
+        RUNS.map((run, r) => share(run.sweep, r, size)),
+        1,
+        fixed,
+      ),
+    ]);
+    const heads = MANY ? RUNS.map((_, run) => runLabel(run)) : ['found, %'];
+    place.replaceChildren(
+      table('Objects found by size, in percent', ['√area, pixels', 'objects', ...heads], rows, { class: 'sizes' }),
+    );
+  }
+  onCut(update);
+  update();
+  return known.length ? [make('h3', {}, 'Found by size'), place] : [];
+}
+
 function thresholds() {
   byId('threshold').append(
     make(
@@ -160,6 +188,7 @@ function thresholds() {
       { class: 'grid wide' },
       RUNS.map((_, run) => sweepChart(run)),
     ),
+    ...foundBySize(),
   );
 }
 
