@@ -45,63 +45,12 @@ def save_figure(figure: Figure, path: Path | str) -> None:
     write_whole(Path(path), lambda part: figure.savefig(part, dpi=150, facecolor="white", format=kind))
 
 
-<<<<<<< HEAD
-def precision_recall(curves: Curves, classes: Sequence[str], ious: Sequence[float] = (0.5, 0.75)) -> Figure:
-    """Precision against recall for each class and their mean, one panel per IoU.
-
-    Args:
-        curves: ``Evaluation.curves``.
-        classes: The class names.
-        ious: The IoUs to show, from 0.5, 0.55 … 0.95.
-    """
-    figure, panels = new_panels(len(ious), width=4.6, height=4.2)
-    named = len(classes) <= NAMED_CLASSES
-    for panel, iou in zip(panels, ious, strict=True):
-        precision = curves.at(iou)
-        for label, name in enumerate(classes):
-            values = precision[:, label]
-            if np.isnan(values).all():
-                continue
-            color = hex_color(label) if named else _FAINT
-            text = f"{name}  {100 * values.mean():.1f}" if named else None
-            panel.plot(curves.recall, values, color=color, linewidth=1.5 if named else 0.7, label=text)
-        defined = precision[:, ~np.isnan(precision).all(axis=0)]
-        if defined.size:
-            mean = defined.mean(axis=1)
-            panel.plot(curves.recall, mean, color="black", linewidth=2.6, label=f"mean  {100 * mean.mean():.1f}")
-            panel.legend(title="AP", fontsize=8, title_fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
-        else:
-            _nothing(panel)
-        style_panel(panel, "recall", "precision", f"IoU {iou:g}")
-        panel.set(xlim=(0, 1), ylim=(0, 1.02))
-    return figure
-
-
-def score_against_iou(matches: Matches, above: float = 0.5) -> Figure:
-    """Scores of well-localized detections against their IoU, with the correlation.
-=======
 def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above: float = 0.5, title: str = "") -> None:
-    """Scores of well-localised detections against their IoU, with the correlation, drawn into a panel of a figure.
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
+    """Draws scores of well-localized detections against their IoU, with the correlation, in a panel of a figure.
 
     The solid line is the median score at each IoU; the dashed lines are the quartiles.
 
     Args:
-<<<<<<< HEAD
-        matches: ``Evaluation.matches``.
-        above: Only show detections with a greater IoU.
-    """
-    figure, (panel,) = new_panels(1, width=5.6, height=4.4)
-    draw_score_against_iou(figure, panel, matches, above)
-    return figure
-
-
-def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above: float = 0.5, title: str = "") -> None:
-    """Draws :func:`score_against_iou` in a panel of a figure.
-
-    Args:
-=======
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
         figure: The figure.
         panel: The panel.
         matches: ``Evaluation.matches``.
@@ -210,87 +159,6 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
     return figure
 
 
-<<<<<<< HEAD
-def box_sizes(evaluation: Evaluation) -> Figure:
-    """Number of objects by size, and how many of them are detected at the best threshold.
-
-    Args:
-        evaluation: The evaluation.
-    """
-    figure, (panel,) = new_panels(1, width=5.6, height=3.6)
-    matches = evaluation.matches
-    wanted = ~matches.objects.crowd
-    finder = matches.found_by[wanted]
-    # Missed objects have -1, the last index, whose score is below every threshold.
-    found = np.append(matches.detections.scores, -np.inf)[finder] >= evaluation.thresholds.overall.score
-    sizes = np.sqrt(np.maximum(matches.objects.area[wanted], 1))
-    if len(sizes):
-        edges = np.geomspace(min(sizes.min(), 16), max(sizes.max() * 1.01, 128), 25).tolist()
-        panel.hist(sizes, edges, color=_FAINT, label=f"objects ({len(sizes):,})")
-        panel.hist(sizes[found], edges, color=EMPHASIS, label=f"found ({found.sum():,})")
-        panel.set_xscale("log", base=2)
-        panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        for limit in (32, 96):
-            panel.axvline(limit, color=_INK, linewidth=1, linestyle=":")
-        panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
-    else:
-        _nothing(panel)
-    style_panel(panel, "√area in pixels (dotted: COCO's small, medium, large)", "objects", "detected by size")
-    return figure
-
-
-def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``; a truncated last line is skipped.
-
-    Args:
-        path: The file.
-    """
-    rows = []
-    for line in read_bytes(path, limit=2**32).splitlines():
-        try:
-            row = parse_json(line)
-        except ParseError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
-
-
-def training_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
-    """Losses, AP and learning rate by step; missing values are left empty.
-
-    Args:
-        metrics: The lines of ``metrics.jsonl``, from :func:`read_metrics`.
-    """
-    figure, (losses, quality, rate) = new_panels(3, width=4.2, height=3.6)
-    for name, color in (("ranking", EMPHASIS), ("box", "#E69F00"), ("loss", "black")):
-        steps, values = _series(metrics, name)
-        if len(steps):
-            losses.plot(steps, values, color=color, linewidth=0.8, alpha=0.35)
-            losses.plot(steps, _smooth(values), color=color, linewidth=2, label=name)
-    style_panel(losses, "step", "", "losses")
-    for name, color, width in (("ap", "black", 2.6), ("ap50", "#56B4E9", 1.6), ("ap75", "#E69F00", 1.6)):
-        steps, values = _series(metrics, name)
-        if len(steps):
-            quality.plot(steps, values, color=color, linewidth=width, marker="o", markersize=3, label=name.upper())
-    style_panel(quality, "step", "", "AP on the validation images")
-    steps, values = _series(metrics, "lr")
-    if len(steps):
-        rate.plot(steps, values, color=EMPHASIS, linewidth=2)
-    style_panel(rate, "step", "", "learning rate")
-    rate.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-    for panel in (losses, quality, rate):
-        panel.set_xlim(left=0)
-        panel.set_ylim(bottom=0)
-        if not panel.lines:
-            _nothing(panel)
-        elif panel is not rate:
-            panel.legend(fontsize=8, framealpha=0.85, edgecolor="none")
-    return figure
-
-
-=======
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 def new_panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side; width and height are those of a panel, in inches."""
     from matplotlib.figure import Figure  # slow to import, and rarely needed
@@ -328,27 +196,3 @@ def _quartiles(
     ]
     middles, low, median, high = np.asarray(rows, dtype=np.float64).reshape(-1, 4).T
     return middles, low, median, high
-<<<<<<< HEAD
-
-
-def _series(metrics: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps and values of a metric, where both exist."""
-    rows = [
-        (row["step"], row[name])
-        for row in metrics
-        if isinstance(row.get("step"), int | float) and isinstance(row.get(name), int | float)
-    ]
-    steps, values = np.asarray(rows, dtype=np.float64).reshape(-1, 2).T
-    finite = np.isfinite(values)
-    return steps[finite], values[finite]
-
-
-def _smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Moving average over a twentieth of the curve, with shorter windows at the ends."""
-    reach = len(values) // 40
-    sums = np.append(0, np.cumsum(values))
-    here = np.arange(len(values))
-    reach_here = np.minimum(reach, np.minimum(here, here[::-1]))
-    return (sums[here + reach_here + 1] - sums[here - reach_here]) / (2 * reach_here + 1)
-=======
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)

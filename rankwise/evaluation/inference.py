@@ -182,13 +182,8 @@ def evaluate_run(
     console: Console | None = None,
     test: TestSettings | None = None,
     calibrate: bool | None = None,
-<<<<<<< HEAD
-) -> Evaluation:
-    """Evaluates the best detector of a run: a table, ``eval.json``, a COCO results file, a report and figures.
-=======
 ) -> EvaluatedRun:
-    """Measures the best detector of a run: a table, ``eval.json``, a COCO results file and pictures.
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
+    """Evaluates the best detector of a run: a table, ``eval.json``, a COCO results file and a contact sheet.
 
     On the validation images of the run, it also fits the calibration and stores it with the thresholds in the weights
     file. On other images, the stored calibration is used.
@@ -251,16 +246,9 @@ def evaluate_run(
         console.print(shown(line), soft_wrap=True, markup=False)
     if calibrate is not False and result.calibration is None:
         console.print(f"scores are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
-<<<<<<< HEAD
-    console.print(f"results and figures: {shown(out)}/", soft_wrap=True, markup=False)
-    for picture in pictures:
-        console.print(f"  {shown(picture)}", soft_wrap=True, markup=False)
-    return result
-=======
     console.print(f"results   {shown(out)}/", soft_wrap=True, markup=False)
     console.print(f"pictures  {shown(picture)}", soft_wrap=True, markup=False)
     return EvaluatedRun(run, out, settings, split, dataset, result)
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
 
 def _at_own_thresholds(result: Evaluation, detector: Detector, console: Console) -> Evaluation:

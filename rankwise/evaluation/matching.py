@@ -151,20 +151,6 @@ def _objects_of_detections(
     return order, start, stop - start
 
 
-<<<<<<< HEAD
-def paired_iou(
-    boxes: NDArray[np.float64], others: NDArray[np.float64], crowd: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """IoU of boxes[i] with others[i]; for a crowd, the intersection divided by the area of boxes[i]."""
-    sides = np.minimum(boxes[:, 2:], others[:, 2:]) - np.maximum(boxes[:, :2], others[:, :2])
-    intersection = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0.0)
-    area, other_area = ((b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (boxes, others))
-    union = np.where(crowd, area, area + other_area - intersection)
-    return np.divide(intersection, union, out=np.zeros_like(intersection), where=intersection > 0)
-
-
-=======
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 def _take_in_turn(
     detections: DetectionTable, objects: ObjectTable, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

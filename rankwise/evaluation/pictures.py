@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""The figures of an evaluation, including a contact sheet of validation images with detections."""
-=======
-"""The picture of an evaluation: a sheet of validation images with what was seen."""
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
+"""A contact sheet of validation images with detections."""
 
 from __future__ import annotations
 
@@ -26,20 +22,11 @@ def draw_evaluation(
     """Draws ``detections.jpg``, a contact sheet of an evaluation; returns the file.
 
     Args:
-<<<<<<< HEAD
         out: Output folder.
-        metrics: The ``metrics.jsonl`` of the run, for the training curves, if there is one.
         result: The evaluation.
         dataset: The images.
         found: The detections by image id, with raw scores.
         images: Number of images on the contact sheet, spread over the dataset.
-=======
-        out: The folder it goes to.
-        result: What was measured.
-        dataset: The images.
-        found: What was detected, by image id, with raw scores.
-        images: How many images the sheet shows, evenly spaced over the dataset.
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
     """
     items = []
     for index in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).round().astype(int).tolist():

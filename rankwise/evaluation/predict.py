@@ -12,16 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rankwise.errors import DataError
-<<<<<<< HEAD
 from rankwise.evaluation.predictions import AgnosticNms, Format, Item, Writer
-=======
-from rankwise.evaluation.drawing import AGNOSTIC_IOU, draw_detections
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 from rankwise.files.names import shown
 from rankwise.images.reading import read_image
 from rankwise.images.sources import Camera, count_frames, find_images, find_inputs, frames, is_video
 from rankwise.models.confidence import HOW_TO_CALIBRATE, Confidence
-from rankwise.numpy_boxes import nms
 
 __all__ = ["AgnosticNms", "Format", "find_images", "predict_files", "predict_images", "say_highest", "say_units"]
 
@@ -166,7 +161,6 @@ def predict_files(
     total = _total(sources)
     writer = Writer(sources, out, classes, agnostic, pictures, format, crop)
     faults: list[str] = []
-<<<<<<< HEAD
     console = Console(highlight=False)
     started = monotonic()
     with _progress(console) as progress:
@@ -185,37 +179,6 @@ def predict_files(
                 raise
     for line in writer.close(monotonic() - started):
         console.print(shown(line), soft_wrap=True, markup=False)
-=======
-    pictures = _picture_names(files, out)
-    for start in range(0, len(files), batch_size):
-        images, readable = [], []
-        for file in files[start : start + batch_size]:
-            try:
-                images.append(read(file))
-                readable.append(file)
-            except DataError as error:
-                faults.append(str(error))
-        if not images:
-            continue
-        for file, image, detections in zip(readable, images, detect(images), strict=True):
-            picture = out / pictures[file]
-            if agnostic == "always":
-                rows = nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
-                detections = {name: values[rows] for name, values in detections.items()}
-            iou = None if agnostic == "never" else AGNOSTIC_IOU
-            drawn = draw_detections(image, detections, classes, agnostic_iou=iou)
-            write_whole(picture, lambda part, drawn=drawn: drawn.save(part, "PNG"))  # type: ignore[misc]
-            columns = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
-            objects = [
-                {"box": [round(side, 2) for side in box], "score": float(f"{score:.7g}"), "class": classes[label]}
-                for box, score, label in zip(*columns, strict=True)
-            ]
-            entries.append({"image": str(file), "picture": picture.name, "objects": objects})
-            where = "" if picture.stem == file.stem else f", drawn in {picture}"
-            console.print(shown(f"{file}: {len(objects)} objects{where}"), soft_wrap=True, markup=False)
-    write_text(out / "predictions.json", json.dumps(entries, indent=1) + "\n")
-    console.print(shown(f"{len(entries)} pictures and predictions.json in {out}/"), soft_wrap=True, markup=False)
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
     if faults:
         raise DataError(f"{len(faults)} of {len(sources)} inputs could not be read:\n" + "\n".join(faults))
     return writer.entries

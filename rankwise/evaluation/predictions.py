@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from rankwise.evaluation.drawing import AGNOSTIC_IOU, agnostic_nms, draw_detections, to_pil
+from rankwise.numpy_boxes import nms
+from rankwise.evaluation.drawing import AGNOSTIC_IOU, draw_detections, to_pil
 from rankwise.files.writing import make_folder, write_text, write_whole
 from rankwise.images.sources import Camera, Frame, VideoWriter, is_video
 
@@ -83,7 +84,7 @@ class Writer:
             detections: Boxes, scores and labels, as tensors or as arrays.
         """
         if self.agnostic == "always":
-            rows = agnostic_nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
+            rows = nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
             detections = {name: values[rows] for name, values in detections.items()}
         boxes, scores, labels = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
         objects = [

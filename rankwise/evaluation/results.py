@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""COCO results files, as used by test servers."""
-=======
-"""What an evaluation leaves: numbers, and detections as a COCO results file, the kind a test server takes."""
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
+"""The results of an evaluation, and COCO results files, as used by test servers."""
 
 from __future__ import annotations
 

@@ -54,13 +54,8 @@ def find_detections(
     return {"boxes": found, "scores": values[kept], "labels": labels[kept]}
 
 
-<<<<<<< HEAD
-def suppress(boxes: Floats, scores: Floats, group: Integers, threshold: float) -> Integers:
-    """Indices of the boxes kept by NMS within each group, best first.
-=======
 def grouped_nms(boxes: Floats, scores: Floats, group: Integers, threshold: float) -> Integers:
-    """Indices of the boxes that no better box of their group overlaps by more than the threshold, best first.
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
+    """Indices of the boxes kept by NMS within each group, best first.
 
     Args:
         boxes: xyxy, [N, 4].

@@ -95,13 +95,8 @@ class BackboneSettings:
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.strides, self.strides[1:], strict=False))
         _require(
-<<<<<<< HEAD
-            bool(self.strides) and rising,
-            f"backbone.strides is {shortened(self.strides)}: give at least one, in ascending order",
-=======
             bool(self.strides) and self.strides[0] >= 1 and rising,
-            f"backbone.strides is {shortened(self.strides)}: give some, rising, at least 1",
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
+            f"backbone.strides is {shortened(self.strides)}: give at least one, in ascending order, each 1 or more",
         )
         _require(self.frozen_stages >= 0, f"backbone.frozen_stages is {self.frozen_stages}: it must be 0 or more")
         _require_small(self.args, "backbone.args")

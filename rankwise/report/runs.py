@@ -89,12 +89,6 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
         return run_data(_read_evaluation(run, folder, data, split), name)
     if not any((run / name).is_file() for name in ("best.safetensors", "last.ckpt")):
         raise ReportError(
-<<<<<<< HEAD
-            f"{results}/detections.json does not match the dataset ({error}); evaluate again with: rankwise eval {run}"
-        ) from error
-    evaluation = _in_calibrated_scores(results, evaluation, [record.image_id for record in dataset.records])
-    metrics = run / "metrics.jsonl"
-=======
             f"{run}: nothing to report yet: it has neither results (eval.json, detections.json) nor best.safetensors, "
             f"which the first evaluation of a training writes; resume with: rankwise train --resume {run}"
         )
@@ -119,7 +113,6 @@ def run_data(measured: EvaluatedRun, name: str) -> RunData:
             thresholds = with_intervals(thresholds, evaluation.matches, ids)
         evaluation = replace(evaluation, thresholds=thresholds, given_thresholds=False)
     path = "built-in shapes" if settings.path == "shapes" else settings.path
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
     return RunData(
         name=name,
         recipe=read_recipe(measured.run / "recipe.yaml"),
@@ -165,22 +158,8 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 def _results_folder(run: Path, data: str | None, split: str | None) -> str:
     """Where in a run's folder its results on some images are."""
     section = read_section(run, "data")
-<<<<<<< HEAD
     moved = data is not None and not Path(str(section.get("path"))).exists()
-    own = section.get("path") if moved or data is None else data
-    folder = run / results_subfolder(section, own, split)
-    if all((folder / name).is_file() for name in ("detections.json", "eval.json")):
-        return folder
-    if not any((run / name).is_file() for name in ("best.safetensors", "last.ckpt")):
-        raise ReportError(
-            f"{run}: nothing to report yet: it has neither results (eval.json, detections.json) nor best.safetensors, "
-            f"which the first evaluation of a training writes; resume with: rankwise train --resume {run}"
-        )
-    from rankwise.evaluation.inference import evaluate_run  # with a detector and all that it needs
-=======
-    moved = data is not None and not Path(str(section.get("path"))).is_dir()
     return results_subfolder(section, section.get("path") if moved or data is None else data, split)
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
 
 
 def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | None) -> EvaluatedRun:
@@ -191,7 +170,7 @@ def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | Non
         evaluation = evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
     except ValueError as error:
         raise ReportError(
-            f"{folder}/detections.json does not fit the dataset ({error}); measure again with: rankwise eval {run}"
+            f"{folder}/detections.json does not match the dataset ({error}); evaluate again with: rankwise eval {run}"
         ) from error
     evaluation = _in_calibrated_scores(folder, evaluation, [record.image_id for record in dataset.records])
     return EvaluatedRun(run, folder, settings, split, dataset, evaluation)
@@ -223,16 +202,12 @@ def _notes(measured: EvaluatedRun, has_metrics: bool) -> list[str]:
     if then is not None and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):
         notes.append(
             f"eval.json says AP {then:.1f}, the detections give {now:.1f}: dataset or detections have changed since. "
-<<<<<<< HEAD
-            f"`rankwise eval` evaluates again."
-=======
-            "`rankwise eval` measures again."
+            "`rankwise eval` evaluates again."
         )
     if given:
         notes.append(
             "The thresholds on this page are the best ones for these images. Precision and recall at the thresholds "
             "of the run, which were chosen on its validation images, are in eval.json."
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
         )
     if evaluation.calibration is None:
         notes.append("The scores are raw, not probabilities. `rankwise eval` fits their calibration.")

@@ -59,13 +59,8 @@ from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
 
 
-<<<<<<< HEAD
-def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint: str = LAST) -> None:
-    """Trains a detector with a recipe, evaluates it and writes figures and a report.
-=======
 def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint: str = LAST) -> EvaluatedRun | None:
-    """Trains a detector by a recipe, evaluates it and draws what it sees; returns the evaluation on rank 0.
->>>>>>> 9b272ef (report.html is written after every training and evaluation; the PNGs that it repeats are gone)
+    """Trains a detector with a recipe and evaluates it; returns the evaluation on rank 0.
 
     Args:
         recipe: The recipe.

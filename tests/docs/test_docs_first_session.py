@@ -27,7 +27,7 @@ COMMANDS = (
 #: How the lines begin that every session has.
 SAID = (
     *("$", "wrote", "recipe", "weights", "size", "override", "device", "images", "classes", "detector", "run"),
-    *("epoch", "a step took", "results"),
+    *("epoch", "a step took", "results", "pictures", "report"),
 )
 
 

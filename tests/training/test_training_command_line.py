@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 from PIL import Image
 
 from rankwise.cli import main
@@ -52,6 +53,14 @@ def test_size_scales_all_sizes_of_a_recipe_and_explicit_flags_win():
     assert (square.model.input.short_side, square.model.input.max_side, square.data.augment.square) == (250, 416, 256)
 
 
+def test_an_automatic_batch_is_a_number_in_the_recipe(trained):
+    recipe, _ = trained("shapes --batch-size auto --data.shapes.train-images 60 --train.accelerator cpu")
+    assert (recipe.train.batch_size, recipe.train.accumulate) == (4, 0)
+    again = parse_recipe(["--config", "shapes", "--batch_size=4", "--train.accumulate=0"])
+    train = yaml.safe_load(recipe.text)["train"]
+    assert train == yaml.safe_load(again.text)["train"] | {"accelerator": "cpu"}
+
+
 def test_the_last_of_two_flags_counts():
     assert value_of(["--a=1", "--b=2", "--a=3"], "--a") == "3"
     assert value_of(["--b=2"], "--a") is None
@@ -67,6 +76,14 @@ def test_the_last_of_two_flags_counts():
         ("train --data.workers 2.5", "--data.workers 2.5: expected an integer"),
         ("train --schedule.milestones 3", "--schedule.milestones 3: expected a list"),
         ("train --epochs", "--train.epochs: expected a value"),
+        ("train --seed -1", "--train.seed is -1: it must be at least 0"),
+        ("train --seed 99999999999", "--train.seed is 99999999999: it must be below 4294967296"),
+        ("train --optimizer.weight-decay .inf", "--optimizer.weight_decay is inf: it must be a finite number"),
+        ("train --loss FocalLoss --loss.gamma .nan", "--loss.gamma is nan: it must be a finite number"),
+        ("train --optimizer.momentum 1", "--optimizer.momentum is 1: it must be below 1"),
+        ("train --schedule.milestones [0.5,-1]", "--schedule.milestones is [0.5, -1.0]: all must be above 0"),
+        ("train --data.augment.max-side 0", "max_side is 0; sizes are at least 1 pixel"),
+        ("train --model.backbone.strides [-8,16]", "backbone.strides is (-8, 16): give some, rising, at least 1"),
         ("train --size big", "--size big: expected an integer"),
         ("train --bach-size 4", "there is no flag --bach_size; did you mean --batch_size"),
         ("data shapes OUT --shapes.size 8", "it must be at least 32"),

@@ -8,6 +8,7 @@ import yaml
 
 import rankwise.losses
 from rankwise.cli import main
+from rankwise.evaluation.tabulate import shown
 from rankwise.losses.base import Loss
 from rankwise.models import Detector
 
@@ -31,13 +32,16 @@ def train(run, *flags):
 def test_a_run_is_a_folder_that_can_be_run_again(tmp_path, capsys):
     train(tmp_path / "run", *TINY_SHAPES)
     files = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"recipe.yaml", "metrics.jsonl", "last.ckpt", "best.safetensors", "eval.json", "detections.jpg"} <= files
+    results = {"eval.json", "detections.json", "detections.jpg", "report.html"}
+    assert files - {"previous.ckpt", "tensorboard"} == {"recipe.yaml", "metrics.jsonl", "last.ckpt", "best.safetensors"} | results
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"AP {shown(json.loads((tmp_path / 'run' / 'eval.json').read_text())['ap'])} (AP50" in page
+    assert f"report    {tmp_path}/run/report.html" in capsys.readouterr().out
     recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
     assert recipe["loss"]["class_path"].endswith("APELoss")
     main(["train", str(tmp_path / "run" / "recipe.yaml"), "--run", str(tmp_path / "again")])
     weights = [Detector.load(tmp_path / name).state_dict() for name in ("run", "again")]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
-    assert "a step took" in capsys.readouterr().out
 
 
 LOSSES = [
@@ -110,9 +114,9 @@ def test_eight_images_are_learnt_by_heart(tmp_path):
         (["train", "--loss.lamm=4"], "did you mean 'lam'"),
         (["train", "--assign", "PAB"], "no such class"),
         (["train", "--optimizer.lrr=3"], "did you mean --optimizer.lr"),
-        (["train", "--epochs=many"], "int"),
+        (["train", "--epochs=many"], "--train.epochs many: expected an integer"),
         (["train", "--model.backbone.name=resnet51", "--run", "RUN"], "timm has no backbone 'resnet51'"),
-        (["train", "--batch_size=0", "--run", "RUN"], "batch of 0 images"),
+        (["train", "--batch_size=0", "--run", "RUN"], "--train.batch_size is 0: it must be at least 1"),
         (["train", "--loss.max_negatives=0", "--run", "RUN"], "max_negatives must be at least 1"),
         (["train", "--assign.k=0", "--run", "RUN"], "k must be at least 1"),
         (["train", "--train.log_every=0", "--run", "RUN"], "--train.log_every is 0: it must be at least 1"),

@@ -171,14 +171,14 @@ function foundBySize() {
         fixed,
       ),
     ]);
-    const heads = MANY ? RUNS.map((_, run) => runLabel(run)) : ['found, %'];
+    const heads = MANY ? RUNS.map((_, run) => runLabel(run)) : ['recall'];
     place.replaceChildren(
-      table('Objects found by size, in percent', ['√area, pixels', 'objects', ...heads], rows, { class: 'sizes' }),
+      table('Recall by size, in percent', ['√area, pixels', 'objects', ...heads], rows, { class: 'sizes' }),
     );
   }
   onCut(update);
   update();
-  return known.length ? [make('h3', {}, 'Found by size'), place] : [];
+  return known.length ? [make('h3', {}, 'Recall by size of the objects, in percent'), place] : [];
 }
 
 function thresholds() {
