@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 from rankwise.evaluation.tables import DetectionTable, ObjectTable
 from rankwise.numpy_boxes import paired_iou
 
-#: Number of (detection, object) pairs compared at once, to limit memory.
-CHUNK = 1 << 21
-
 
 @dataclass(frozen=True)
 class Matches:
@@ -103,7 +100,7 @@ def match(detections: DetectionTable, objects: ObjectTable, iou: float = 0.5) ->
 
 
 def overlapping_pairs(
-    detections: DetectionTable, objects: ObjectTable, same_class: bool = True
+    detections: DetectionTable, objects: ObjectTable, same_class: bool = True, at_once: int = 1 << 21
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """All overlapping pairs of a detection and an object of the same image: their rows and the IoU.
 
@@ -113,6 +110,7 @@ def overlapping_pairs(
         detections: From :func:`rankwise.evaluation.tables.detection_table`.
         objects: From :func:`rankwise.evaluation.tables.object_table`.
         same_class: Only pairs of the same class.
+        at_once: Number of pairs compared at once, to limit memory.
     """
     order, start, count = _objects_of_detections(detections, objects, same_class)
     ends = np.cumsum(count)
@@ -120,7 +118,7 @@ def overlapping_pairs(
     first = 0
     while first < len(count):
         done = ends[first - 1] if first else 0
-        stop = max(first + 1, int(np.searchsorted(ends, done + CHUNK, side="right")))
+        stop = max(first + 1, int(np.searchsorted(ends, done + at_once, side="right")))
         counts = count[first:stop]
         rows = np.repeat(np.arange(first, stop), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

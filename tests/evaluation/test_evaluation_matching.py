@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 import warnings
 
 import numpy as np
@@ -17,7 +16,6 @@ from rankwise.evaluation import (
     best_thresholds,
     correlate,
     detection_table,
-    evaluate,
     localised,
     match,
     matching,
@@ -114,11 +112,13 @@ def test_matches_are_those_of_pycocotools(scene, seed):
     assert seen == len(detections)
 
 
-def test_pairs_are_the_same_in_small_pieces(scene, monkeypatch):
+def test_pairs_are_the_same_in_small_pieces(scene):
     detections, objects = tables(scene(20))
-    whole = matching.overlapping_pairs(detections, objects, same_class=False)
-    monkeypatch.setattr(matching, "CHUNK", 7)
-    for one, other in zip(whole, matching.overlapping_pairs(detections, objects, same_class=False), strict=True):
+    whole, pieces = (
+        matching.overlapping_pairs(detections, objects, same_class=False, at_once=number) for number in (10**6, 7)
+    )
+    assert len(whole[0]) > 70
+    for one, other in zip(whole, pieces, strict=True):
         assert np.array_equal(one, other)
 
 
@@ -128,28 +128,6 @@ def test_pairs_of_any_class_include_those_of_the_same_class(scene):
     assert (detections.labels[rows] == objects.labels[columns]).all()
     every = matching.overlapping_pairs(detections, objects, same_class=False)
     assert set(zip(rows, columns, strict=True)) < set(zip(every[0], every[1], strict=True))
-
-
-def test_a_coco_sized_evaluation_takes_seconds():
-    rng = np.random.default_rng(0)
-    images, per_image, classes = 1000, 100, 80
-    annotations, found = [], {}
-    for image in range(images):
-        corners, sides, labels = rng.uniform(0, 400, (8, 2)), rng.uniform(10, 200, (8, 2)), rng.integers(0, classes, 8)
-        for corner, side, label in zip(corners.tolist(), sides.tolist(), labels.tolist(), strict=True):
-            annotations.append({"image_id": image, "category_id": label, "bbox": [*corner, *side]})
-        which = rng.integers(0, 8, per_image)
-        boxes = np.concatenate([corners, corners + sides], axis=1)[which] + rng.normal(0, 8, (per_image, 4))
-        found[image] = {
-            "boxes": torch.from_numpy(boxes),
-            "scores": torch.from_numpy(rng.random(per_image)),
-            "labels": torch.from_numpy(labels[which]),
-        }
-    truth = {"images": [{"id": image} for image in range(images)], "annotations": annotations}
-    start = time.perf_counter()
-    result = evaluate(truth, found, range(classes), [str(label) for label in range(classes)])
-    assert result.correlation.n > 10_000
-    assert time.perf_counter() - start < 5  # a fifth of COCO's validation set, measured in about half a second
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -190,17 +168,18 @@ def test_two_points_correlate_fully():
 def test_nearly_constant_values_give_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        correlate(1 + np.asarray([0, 1, 0]) * 2.3e-16, np.asarray([0.6, 0.7, 0.8]))
+        found = correlate(1 + np.asarray([0, 1, 0]) * 2.3e-16, np.asarray([0.6, 0.7, 0.8]))
+    assert found.scc == pytest.approx(0, abs=1e-12)  # the one that differs is in the middle
 
 
-def test_half_a_million_points_correlate_in_seconds():
+def test_half_a_million_points_correlate_as_some_of_them_do():
+    """With a table of all pairs they would take 2 TB."""
     rng = np.random.default_rng(0)
     ious = rng.uniform(0.5, 1, 500_000)
     scores = ious + rng.normal(0, 0.1, len(ious))
-    start = time.perf_counter()
     ours = correlate(scores, ious)
-    assert time.perf_counter() - start < 10
-    assert 0.5 < ours.kcc < ours.scc < 1
+    some = stats.kendalltau(scores[:4000], ious[:4000]).statistic
+    assert ours.kcc == pytest.approx(some, abs=0.03)
 
 
 def brute_force(matches, label=None):

@@ -86,9 +86,11 @@ def test_detections_below_the_threshold_are_left_out():
 
 def test_boxes_beyond_the_image_and_of_no_size_are_drawn_without_complaint():
     boxes = [[-50.0, -50, 500, 500], [20, 20, 20, 20], [159, 119, 159.5, 119.5], [200, 200, 300, 300]]
-    draw_detections(
-        GRAY, found(boxes, [0.9, 0.8, 0.7, 0.6], [0, 1, 2, 0]), ["a", "b", "a very long name of a class" * 3]
-    )
+    names = ["a", "b", "a very long name of a class" * 3]
+    picture = draw_detections(GRAY, found(boxes, [0.9, 0.8, 0.7, 0.6], [0, 1, 2, 0]), names)
+    assert picture.size == (640, 480)
+    drawn = {color for _, color in picture.getcolors(10**6)}
+    assert {class_color(0), class_color(1), class_color(2)} <= drawn
 
 
 @pytest.mark.parametrize("shape", [(3, 20, 30), (1, 20, 30)])

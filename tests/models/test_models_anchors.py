@@ -52,7 +52,7 @@ def test_anchors_made_while_predicting_can_be_trained_with() -> None:
         anchors([(4, 4)], CPU)
     weight = torch.ones(1, requires_grad=True)
     (anchors([(4, 4)], CPU).boxes * weight).sum().backward()
-    assert weight.grad is not None
+    assert weight.grad.item() == anchors([(4, 4)], CPU).boxes.sum().item()
 
 
 def test_copies_leave_the_made_anchors_behind() -> None:

@@ -173,8 +173,11 @@ def test_weights_of_both_layouts_are_loaded(name: str, layout: str, ending: str,
 
 def test_weights_load_into_a_backbone_of_fewer_stages(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
-    save_file(timm.create_model("resnet10t", features_only=True, **SLIM.args).state_dict(), path)
-    Backbone(replace(SLIM, strides=(8,), pretrained=str(path)))
+    given = timm.create_model("resnet10t", features_only=True, **SLIM.args).state_dict()
+    save_file(given, path)
+    loaded = Backbone(replace(SLIM, strides=(8,), pretrained=str(path))).net.state_dict()
+    assert 0 < len(loaded) < len(given)
+    assert all(torch.equal(value, given[name]) for name, value in loaded.items())
 
 
 @pytest.mark.parametrize(

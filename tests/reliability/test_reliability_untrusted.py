@@ -6,7 +6,6 @@ import os
 import resource
 import struct
 import threading
-import time
 import zlib
 
 import numpy as np
@@ -40,8 +39,10 @@ def test_postscript_in_a_jpg_is_no_image(tmp_path, monkeypatch, read):
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "MPO"])
 def test_the_formats_that_are_promised_are_read(tmp_path, kind):
     Image.fromarray(np.full((20, 30, 3), 200, np.uint8)).save(tmp_path / "a", kind)
-    for read in READERS:
-        read(tmp_path / "a")
+    header = read_header(tmp_path / "a")
+    assert (header.width, header.height) == (30, 20)
+    assert abs(read_image(tmp_path / "a").float() - 200).max() <= 2
+    assert np.abs(read_pixels(tmp_path / "a").astype(float) - 200).max() <= 2
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -103,10 +104,8 @@ def _tiff_bomb(width, height):
     ],
 )
 def test_yaml_that_explodes_is_refused(text, why):
-    start = time.process_time()
     with pytest.raises(ParseError, match=why):
         parse_yaml(text)
-    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
