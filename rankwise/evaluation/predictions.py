@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from rankwise.numpy_boxes import nms
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, draw_detections, to_pil
 from rankwise.files.writing import make_folder, write_text, write_whole
 from rankwise.images.sources import Camera, Frame, VideoWriter, is_video
+from rankwise.numpy_boxes import nms
 
 #: Where the best box suppresses overlapping boxes of other classes: in drawn images, in all results, or nowhere.
 AgnosticNms = Literal["pictures", "always", "never"]

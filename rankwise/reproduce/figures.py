@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
-from rankwise.evaluation.figures import draw_score_against_iou, new_panels, read_metrics, save_figure, style_panel
+from rankwise.evaluation.figures import draw_score_against_iou, new_panels, save_figure, style_panel
 from rankwise.losses import Sigmoid, SigmoidCrossEntropy, Step
+from rankwise.report.runs import read_metrics
 from rankwise.reproduce.tables import paper_row
 
 if TYPE_CHECKING:

@@ -79,9 +79,8 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint:
             run = Run(recipe, folder, fabric, train_set, val_set, resume, checkpoint)
             run.fit()
             barrier_and_close()
-            if not fabric.is_global_zero:
-                return None
-            return evaluate_run(folder, device=str(fabric.device), console=run.tracker.console)
+            first, console = fabric.is_global_zero, run.tracker.console
+            return evaluate_run(folder, device=str(fabric.device), console=console) if first else None
     except (RuntimeError, MemoryError, OSError) as error:
         raise explained(error, folder, fabric.global_rank) from error
 
