@@ -83,7 +83,10 @@ def test_the_last_of_two_flags_counts():
         ("train --optimizer.momentum 1", "--optimizer.momentum is 1: it must be below 1"),
         ("train --schedule.milestones [0.5,-1]", "--schedule.milestones is [0.5, -1.0]: all must be above 0"),
         ("train --data.augment.max-side 0", "max_side is 0; sizes are at least 1 pixel"),
-        ("train --model.backbone.strides [-8,16]", "backbone.strides is (-8, 16): give some, rising, at least 1"),
+        (
+            "train --model.backbone.strides [-8,16]",
+            "backbone.strides is (-8, 16): give at least one, in ascending order, each 1 or more",
+        ),
         ("train --size big", "--size big: expected an integer"),
         ("train --bach-size 4", "there is no flag --bach_size; did you mean --batch_size"),
         ("data shapes OUT --shapes.size 8", "it must be at least 32"),
