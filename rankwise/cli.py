@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import rankwise
-from rankwise.cli_data import data_check, data_shapes
+from rankwise.cli_data import data_check, data_shapes, data_show
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
 from rankwise.errors import MeetingError, UserError, user_errors
@@ -28,6 +28,7 @@ USAGE = """rankwise: train object detectors by ranking
   rankwise export RUN [--nms inside]                                     export to ONNX and verify the file
   rankwise report RUN…                                                   write an HTML report of one or several runs
   rankwise data check DIR                                                summarize a dataset and list its faults
+  rankwise data show DIR                                                 draw augmented training images
   rankwise data shapes DIR                                               write the built-in dataset as a COCO folder
   rankwise reproduce TABLE                                               train and print a table of the paper
 
@@ -54,6 +55,7 @@ def _run(words: list[str]) -> None:
     verb = " ".join(words[:2]) if words[0] == "data" else words[0]
     if verb in ("data", "data -h", "data --help"):
         print("rankwise data check DIR      summarize a dataset and list its faults")
+        print("rankwise data show DIR       draw augmented training images with their boxes")
         print("rankwise data shapes DIR     write the built-in dataset as a COCO folder")
         return
     try:
@@ -375,6 +377,7 @@ VERBS: dict[str, Callable[[list[str]], None]] = {
     "export": export,
     "report": report,
     "data check": data_check,
+    "data show": data_show,
     "data shapes": data_shapes,
     "reproduce": reproduce,
 }

@@ -42,3 +42,35 @@ def data_shapes(words: list[str]) -> None:
         write_coco(ShapesDataset(split, size=shapes.size, images=images, seed=shapes.seed), folder, split)
     print(f"wrote {shapes.train_images} training and {shapes.val_images} validation images to {folder}")
     print(f"train on them with: rankwise train shapes --data {folder}")
+
+
+def data_show(words: list[str]) -> None:
+    """Draws training images as the detector sees them."""
+    from rankwise.config import choice
+    from rankwise.config import recipe as recipes
+    from rankwise.config.flags import normalize
+    from rankwise.config.trust import check_recipe, import_named
+    from rankwise.evaluation.training_images import draw_training_images
+
+    parser = _parser(
+        "data show",
+        "Draw the first training images as the detector sees them, augmented and with their boxes, on one sheet.\n"
+        "rankwise data show DIR [RECIPE] takes the flags of rankwise train, such as --data.augment.mosaic 1.",
+    )
+    recipes.add_recipe_arguments(parser)
+    parser.add_argument("--images", type=int, default=12, help="How many images.")
+    parser.add_argument("--out", type=str, default="training_images.jpg", help="The picture.")
+    flags, others = normalize(parser, words, recipes.SHORT_FLAGS)
+    if not 1 <= len(others) <= 2 and not {"-h", "--help"} & set(words):
+        raise UserError("name the dataset's folder, and a recipe if you like: rankwise data show DIR [RECIPE]")
+    folder, name = [*others, None, None][:2]
+    _, flags, _ = choice.prepare([f"--data.path={folder}", *flags], name)
+    words = recipes.expand(parser, flags)
+    for path in recipes.config_files(words):
+        check_recipe(path, words)
+    import_named(words)
+    config = _parse(parser, words, recipes.SHORT_FLAGS)
+    if config.images < 1:
+        raise UserError(f"--images is {config.images}: it must be at least 1")
+    said = draw_training_images(recipes.recipe_from(parser, config), Path(config.out), config.images)
+    print(f"{config.out}: {said}")

@@ -10,6 +10,7 @@ from typing import Any
 from rankwise.config.reading import read_section
 from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, DetectionDataset, EvalTransform, ShapesDataset, TrainTransform, open_dataset
+from rankwise.data.combine import Combine
 from rankwise.data.finding import find_source
 from rankwise.data.formats import shared_images
 from rankwise.data.splits import matching_splits
@@ -86,7 +87,10 @@ def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDat
             f"{shared[0]}): AP does not measure how well the detector works on new images. Set --data.val to another "
             f"split"
         )
-    return train_set.with_transform(TrainTransform(size, data.augment)), val_set.with_transform(EvalTransform(size))
+    augment = data.augment
+    combine = Combine(augment.mosaic, augment.mixup) if augment.mosaic or augment.mixup else None
+    transform = TrainTransform(size, augment)
+    return train_set.with_transform(transform, combine), val_set.with_transform(EvalTransform(size))
 
 
 def results_subfolder(section: dict[str, Any], data: str | None, split: str | None, tta: bool = False) -> str:

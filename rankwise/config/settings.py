@@ -40,6 +40,9 @@ class DataSettings:
         val: Name of the validation split.
         skip_bad: Skip and count faulty images and boxes instead of stopping.
         workers: Loader processes; 0 loads in the training process.
+        balance: Sample images of rare classes more often: images with a class that is in a smaller share of the images
+            than this are repeated max(1, √(balance / share)) times. True uses the share of the median class, False
+            repeats nothing.
         augment: Augmentation of the training images.
         shapes: Settings of the built-in dataset.
     """
@@ -49,11 +52,14 @@ class DataSettings:
     val: str = "val"
     skip_bad: bool = False
     workers: int = 4
+    balance: bool | float = False
     augment: AugmentSettings = field(default_factory=AugmentSettings)
     shapes: ShapesSettings = field(default_factory=ShapesSettings)
 
     def __post_init__(self) -> None:
-        _at_least(self, "data", workers=0)
+        _at_least(self, "data", workers=0, balance=0)
+        if self.balance > 1:
+            raise SettingsError(f"--data.balance is {self.balance:g}: it is a share of the images, at most 1")
 
 
 @dataclass(frozen=True)

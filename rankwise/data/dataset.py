@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from rankwise.data.combine import Combine
 from rankwise.errors import DataError
 from rankwise.files.parsing import read_bytes
 from rankwise.images.reading import MAX_PIXELS, read_image
@@ -104,6 +105,7 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         self.notes = list(notes)
         self.skip_bad = skip_bad
         self.max_pixels = max_pixels
+        self.combine: Combine | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -116,7 +118,19 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
                 raise
             return self.blank(index, fault=str(error))
         target = record.target()
+        if self.combine is not None:
+            image, target = self.combine(image, target, self._another)
         return self.transform(image, target) if self.transform else (image, target)
+
+    def _another(self) -> tuple[Tensor, Target] | None:
+        """An image drawn at random, and its target; None if it cannot be read and such are skipped."""
+        try:
+            image, record = self.load(int(torch.randint(len(self), ())))
+        except DataError:
+            if not self.skip_bad:
+                raise
+            return None
+        return image, record.target()
 
     def load(self, index: int) -> tuple[Tensor, ImageRecord]:
         """The image of the file, uint8 [3, H, W], and its record, without the transform."""
@@ -128,10 +142,15 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
             raise DataError(wrong_size(record, width, height))
         return image, record
 
-    def with_transform(self, transform: Transform | None) -> DetectionDataset:
-        """The same dataset with another transform; records are shared."""
+    def with_transform(self, transform: Transform | None, combine: Combine | None = None) -> DetectionDataset:
+        """The same dataset with another transform; records are shared.
+
+        Args:
+            transform: Applied to each image and its target.
+            combine: Mosaic and mixup, applied before the transform.
+        """
         other = copy.copy(self)
-        other.transform = transform
+        other.transform, other.combine = transform, combine
         return other
 
     def subset(self, indices: Sequence[int]) -> DetectionDataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from rankwise.data.balance import epoch_images, repeat_factors, repeated_order
 from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import DataError
 from rankwise.images.settings import MEAN_COLOUR
 from rankwise.images.tensors import pad_images
 from rankwise.types import Batch, Target
 
-#: The epoch and the index of an item: all that a worker needs.
-_Key = tuple[int, int]
+#: The epoch, the index of an item, and how many times it was already in the epoch: all that a worker needs.
+_Key = tuple[int, int, int]
 
 #: The index that stands for a blank image.
 _NOTHING = -1
@@ -38,11 +40,13 @@ def collate(
     return Batch(pad_images(images, divisor, colour), list(targets))
 
 
-def epoch_order(images: int, seed: int, epoch: int, shuffle: bool) -> list[int]:
-    """The order of all images in an epoch, a function of seed and epoch only."""
+def epoch_order(images: int, seed: int, epoch: int, shuffle: bool, factors: Sequence[float] | None = None) -> list[int]:
+    """The order of all images in an epoch, a function of seed and epoch only: each once, or as the factors say."""
     if not shuffle:
         return list(range(images))
     generator = torch.Generator().manual_seed(mixed(seed, epoch))
+    if factors is not None:
+        return repeated_order(factors, generator)
     return torch.randperm(images, generator=generator).tolist()
 
 
@@ -61,20 +65,33 @@ def mixed(*numbers: int) -> int:
 class _Batches(Sampler[list[_Key]]):
     """The images of this process in each step of an epoch."""
 
-    def __init__(self, images: int, batch_size: int, shuffle: bool, seed: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        images: int,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        rank: int,
+        world_size: int,
+        factors: Sequence[float] | None = None,
+    ) -> None:
         self.images, self.batch_size, self.shuffle, self.seed = images, batch_size, shuffle, seed
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.factors = rank, world_size, factors
+        self.total = images if factors is None else epoch_images(factors)
         self.epoch = self.start = 0
 
     def __len__(self) -> int:
-        full, rest = divmod(self.images, self.batch_size)
+        full, rest = divmod(self.total, self.batch_size)
         return full + (rest > (0 if self.shuffle else self.rank))
 
     def __iter__(self) -> Iterator[list[_Key]]:
-        order = epoch_order(self.images, self.seed, self.epoch, self.shuffle)
+        order = epoch_order(self.images, self.seed, self.epoch, self.shuffle, self.factors)
+        seen: Counter[int] = Counter()
+        copies = [(seen.update((index,)), seen[index] - 1)[1] for index in order]
         for step in range(self.start, len(self)):
-            share = order[step * self.batch_size : (step + 1) * self.batch_size][self.rank :: self.world_size]
-            yield [(self.epoch, index) for index in share or [_NOTHING]]
+            own = slice(step * self.batch_size + self.rank, (step + 1) * self.batch_size, self.world_size)
+            share = list(zip(order[own], copies[own], strict=True))
+            yield [(self.epoch, index, copy) for index, copy in share or [(_NOTHING, 0)]]
 
 
 class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
@@ -85,13 +102,13 @@ class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
         self.seed = seed
 
     def __getitem__(self, key: _Key) -> tuple[Tensor, Target] | DataError:
-        epoch, index = key
+        epoch, index, copy = key
         if index == _NOTHING:
             image, target = self.dataset.blank(0, fault=None)
             return image, target | {"image_id": _NOTHING, "name": "(blank)"}
         with torch.random.fork_rng(devices=[]):  # without workers, this is the training process
             # Only the CPU generator: torch.manual_seed would record the call stack for each type of device.
-            torch.default_generator.manual_seed(mixed(self.seed, epoch, index))
+            torch.default_generator.manual_seed(mixed(self.seed, epoch, index, *([copy] if copy else [])))
             try:
                 return self.dataset[index]
             except DataError as error:
@@ -131,6 +148,11 @@ class Loader:
         """Number of batches per epoch for this process."""
         return len(self._batches)
 
+    @property
+    def images(self) -> int:
+        """How many images an epoch has, for all processes together."""
+        return self._batches.total
+
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, for this process.
 
@@ -169,6 +191,7 @@ def build_loader(
     pin_memory: bool = False,
     prefetch: int = 2,
     colour: tuple[int, int, int] = MEAN_COLOUR,
+    balance: bool | float = False,
 ) -> Loader:
     """Creates a loader whose batches depend only on ``seed`` and the epoch.
 
@@ -191,6 +214,7 @@ def build_loader(
         pin_memory: Whether to pin batches in memory, for copies to a GPU.
         prefetch: Number of batches that each worker loads ahead.
         colour: The padding color: red, green and blue in bytes.
+        balance: Sample images of rare classes more often when shuffling, as ``repeat_factors`` says.
     """
     if batch_size < 1 or batch_size % world_size:
         raise ValueError(
@@ -208,7 +232,8 @@ def build_loader(
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
     if workers and "fork" in multiprocessing.get_all_start_methods():
         more["multiprocessing_context"] = "fork"  # records and generated images are shared, not copied
-    batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size)
+    factors = repeat_factors(dataset, balance) if shuffle else None
+    batches = _Batches(len(dataset), batch_size, shuffle, seed, rank, world_size, factors)
     loader: DataLoader[Any] = DataLoader(
         _Seeded(dataset, seed),
         batch_sampler=batches,

@@ -13,6 +13,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
+from rankwise.data.combine import visible
 from rankwise.data.hue import Distort
 from rankwise.images.settings import InputSettings
 from rankwise.images.tensors import resize_for_input
@@ -37,6 +38,12 @@ class AugmentSettings:
         max_side: Maximum long side in training, if it differs from that of the detector.
         square: Stretch every training image to a square of this side, as SSD does, although the detector is evaluated
             with the original aspect ratio.
+        degrees: Rotate by up to this many degrees in both directions. A box becomes the box around the rotated one.
+        translate: Shift by up to this share of the sides of the image.
+        scale: Scale by a factor from 1 - scale to 1 + scale.
+        shear: Shear by up to this many degrees in both directions.
+        mosaic: Probability of a mosaic of four images.
+        mixup: Probability that another image, with its boxes, is blended in.
     """
 
     flip: float = 0.5
@@ -45,10 +52,20 @@ class AugmentSettings:
     short_range: tuple[int, int] | None = None
     max_side: int | None = None
     square: int | None = None
+    degrees: float = 0.0
+    translate: float = 0.0
+    scale: float = 0.0
+    shear: float = 0.0
+    mosaic: float = 0.0
+    mixup: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.flip <= 1:
-            raise ValueError(f"flip is {self.flip}; it must be a probability from 0 to 1")
+        for name in ("flip", "mosaic", "mixup"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be a probability from 0 to 1")
+        for name, most in {"degrees": 180, "translate": 1, "scale": 0.95, "shear": 80}.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to {most}")
         if self.short_sides and self.short_range:
             raise ValueError(
                 f"short_sides is {tuple(self.short_sides)} and short_range {tuple(self.short_range)}; set one of them"
@@ -96,12 +113,22 @@ class TrainTransform:
         self._distort = Distort()
         self._zoom_out = v2.RandomZoomOut(fill=list(settings.mean_colour))
         self._crop = v2.RandomIoUCrop()
+        self._affine = v2.RandomAffine(
+            degrees=self.augment.degrees,
+            translate=(self.augment.translate, self.augment.translate),
+            scale=(1 - self.augment.scale, 1 + self.augment.scale),
+            shear=(-self.augment.shear, self.augment.shear, -self.augment.shear, self.augment.shear),
+            interpolation=v2.InterpolationMode.BILINEAR,
+        )
+        self._warps = any((self.augment.degrees, self.augment.translate, self.augment.scale, self.augment.shear))
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         if self.augment.ssd:
             image = self._distort(image)
             image, target = self._zoomed_out(image, target)
             image, target = self._cropped(image, target)
+        if self._warps:
+            image, target = self._warped(image, target)
         if torch.rand(()) < self.augment.flip:
             boxes = F.horizontal_flip(_boxes(image, target["boxes"])).as_subclass(Tensor)
             image, target = F.horizontal_flip(image), target | {"boxes": boxes}
@@ -126,6 +153,24 @@ class TrainTransform:
     def _zoomed_out(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         image, boxes = self._zoom_out(image, _boxes(image, target["boxes"]))
         return image, target | {"boxes": boxes.as_subclass(Tensor)}
+
+    def _warped(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """Rotate, shift, scale and shear; objects of which little is left are left out."""
+        height, width = image.shape[-2:]
+        how = self._affine.make_params([image])
+        warped = F.affine(
+            image, **how, interpolation=self._affine.interpolation, fill=list(map(float, self.settings.mean_colour))
+        )
+        # On a canvas with a wide margin, since torchvision cuts boxes off, and how much is lost has to be known.
+        margin = 4 * max(height, width)
+        moved = BoundingBoxes(
+            target["boxes"].double() + margin,
+            format=BoundingBoxFormat.XYXY,
+            canvas_size=(height + 2 * margin, width + 2 * margin),
+        )
+        boxes = F.affine(moved, **how, center=[margin + width / 2, margin + height / 2]).as_subclass(Tensor) - margin
+        boxes, kept = visible(boxes.float(), target["iscrowd"], height, width)
+        return warped, _kept(target | {"boxes": boxes}, kept)
 
     def _cropped(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         """Crops around objects; objects whose center is cut off are dropped.

@@ -92,17 +92,43 @@ def contact_sheet(
         cell: Longer side of each image in pixels; images are resized to it.
         agnostic_iou: Hide a box if its IoU with a better box of any class exceeds this; None draws all.
     """
-    gap, pair_gap = max(8, cell // 25), max(2, cell // 150)
     font = _font(max(11, cell // 28))
-    line = _height(font)
-    tiles = [_tile(item, classes, threshold, cell, pair_gap, font, agnostic_iou) for item in items]
-    grid = [tiles[first : first + columns] for first in range(0, len(tiles), columns)]
-    widths = [max(tile.width for tile in tiles[column::columns]) for column in range(min(columns, len(tiles)))]
-    heights = [max(tile.height for tile in row) for row in grid]
+    tiles = [_tile(item, classes, threshold, cell, max(2, cell // 150), font, agnostic_iou) for item in items]
     detected = (
         f"detected with score ≥ {threshold:.2f}" if isinstance(threshold, float) and threshold > 0 else "detected"
     )
-    legend = f"left: annotated · right: {detected}, missed objects dashed"
+    return _sheet(tiles, columns, cell, f"left: annotated · right: {detected}, missed objects dashed")
+
+
+def target_sheet(
+    items: Sequence[tuple[Picture, Target]], classes: Sequence[str], legend: str, columns: int = 4, cell: int = 400
+) -> Image.Image:
+    """Many images on one sheet with their annotated boxes, crowds dashed.
+
+    Args:
+        items: The images and what is in them, in their pixels.
+        classes: The names of the labels.
+        legend: A line on top.
+        columns: Images beside each other.
+        cell: Longer side of each picture in pixels; images are enlarged or reduced to it.
+    """
+    tiles = []
+    for image, target in items:
+        picture, scale = _fitted(to_pil(image), cell)
+        objects = _objects(target)
+        captions = _classes_of(objects, classes)
+        _draw_boxes(picture, objects.boxes * scale, objects.labels, captions, dashed=objects.crowd)
+        tiles.append(_captioned(picture, str(target.get("name", "")), _font(max(11, cell // 28))))
+    return _sheet(tiles, columns, cell, legend)
+
+
+def _sheet(tiles: list[Image.Image], columns: int, cell: int, legend: str) -> Image.Image:
+    """Pictures in rows and columns, with a line on top."""
+    gap, font = max(8, cell // 25), _font(max(11, cell // 28))
+    line = _height(font)
+    grid = [tiles[first : first + columns] for first in range(0, len(tiles), columns)]
+    widths = [max(tile.width for tile in tiles[column::columns]) for column in range(min(columns, len(tiles)))]
+    heights = [max(tile.height for tile in row) for row in grid]
     width = max(sum(widths) + gap * (len(widths) + 1), round(font.getlength(legend)) + 2 * gap)
     sheet = Image.new("RGB", (width, sum(heights) + gap * (len(heights) + 1) + line + gap), _PAPER)
     ImageDraw.Draw(sheet).text((gap, gap), legend, fill=_INK, font=font)
@@ -155,10 +181,8 @@ def _tile(
     agnostic_iou: float | None,
 ) -> Image.Image:
     """Ground truth and detections of an image side by side, with its name below."""
-    picture = to_pil(item.image)
-    scale = cell / max(picture.size)
-    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    picture = picture.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC)
+    picture, scale = _fitted(to_pil(item.image), cell)
+    size = picture.size
     table = _kept(item.detections, threshold, len(classes), agnostic_iou)
     panels = [picture.copy()]
     if item.target is not None:
@@ -170,15 +194,28 @@ def _tile(
         dashed = np.ones(int(missed.sum()), dtype=np.bool_)
         _draw_boxes(panels[-1], objects.boxes[missed] * scale, objects.labels[missed], None, dashed=dashed)
     _draw_boxes(panels[-1], table.boxes * scale, table.labels, _captions(table, classes))
-    caption = _height(font) + 6 if item.name else 0
-    tile = Image.new("RGB", (len(panels) * size[0] + (len(panels) - 1) * gap, size[1] + caption), _PAPER)
+    tile = Image.new("RGB", (len(panels) * size[0] + (len(panels) - 1) * gap, size[1]), _PAPER)
     for index, panel in enumerate(panels):
         tile.paste(panel, (index * (size[0] + gap), 0))
-    if item.name:
-        name = item.name
-        while font.getlength(name) > tile.width and len(name) > 1:
-            name = "…" + name.removeprefix("…")[1:]
-        ImageDraw.Draw(tile).text((0, size[1] + 3), name, fill=_INK, font=font)
+    return _captioned(tile, item.name, font)
+
+
+def _fitted(picture: Image.Image, cell: int) -> tuple[Image.Image, float]:
+    """A picture whose longer side has this many pixels, and its scale."""
+    scale = cell / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return picture.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC), scale
+
+
+def _captioned(picture: Image.Image, name: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+    """A picture with its name below, cut at the front if it is long."""
+    if not name:
+        return picture
+    tile = Image.new("RGB", (picture.width, picture.height + _height(font) + 6), _PAPER)
+    tile.paste(picture, (0, 0))
+    while font.getlength(name) > tile.width and len(name) > 1:
+        name = "…" + name.removeprefix("…")[1:]
+    ImageDraw.Draw(tile).text((0, picture.height + 3), name, fill=_INK, font=font)
     return tile
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
-    """The summary, and below it the classes.
+    """The summary, and below it the classes, the rare ones first.
 
     Args:
         evaluation: The evaluation.
@@ -69,6 +69,7 @@ def _classes(evaluation: Evaluation) -> Table:
         (name, count, evaluation.per_class[name], cut)
         for (name, cut), count in zip(thresholds.per_class.items(), counts, strict=True)
     ]
+    rows.sort(key=lambda row: row[1])  # the rare ones first: there an AP says least, and needs a look
     for row, (name, count, ap, cut) in enumerate([*rows, ("all", sum(counts), evaluation.ap, thresholds.overall)]):
         if row == len(rows):
             table.add_section()

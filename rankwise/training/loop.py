@@ -129,6 +129,7 @@ class Run:
                 rank=fabric.global_rank,
                 world_size=fabric.world_size,
                 pin_memory=fabric.device.type == "cuda",
+                balance=recipe.data.balance,
             )
         model: nn.Module = PlainForward(self.detector)
         if settings.compile:
@@ -217,7 +218,7 @@ class Run:
             at.step, at.batch = at.step + 1, at.batch + 1
             self.clock.step()
             fit_to_budget(plan, self.clock, at, settings.minutes, self.fabric.broadcast)
-            images = min(settings.images_per_step, len(self.loader.dataset) - (at.batch - 1) * settings.images_per_step)
+            images = min(settings.images_per_step, self.loader.images - (at.batch - 1) * settings.images_per_step)
             if self.tracker.step(at.step, at.epoch, values, images):
                 extra = {"skipped": at.skipped, "seconds": watch.seconds()}
                 self.tracker.log(at.step, at.epoch, head_lr(self.optimizer), extra)

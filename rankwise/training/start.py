@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rankwise.config.recipe import Recipe
+from rankwise.data.balance import balance_lines
 from rankwise.data.dataset import DetectionDataset
 from rankwise.images.settings import InputSettings
 
@@ -48,6 +49,7 @@ def announcement(
         f"{type(recipe.loss).__name__}, {type(recipe.assign).__name__}",
         f"weights   {weights}",
         f"run       {folder}/",
+        *balance_lines(train, recipe.data.balance),
         *(warnings(train, sizes) if isinstance(train.records, list) else []),
     ]
 
@@ -60,7 +62,8 @@ def warnings(train: DetectionDataset, sizes: InputSettings) -> list[str]:
     (few, rare), (many, frequent) = counts[0], counts[-1]
     if many >= UNEVEN * max(few, 1) or few == 0 < many:
         lines.append(
-            f"uneven    {frequent!r} has {many:,} boxes, {rare!r} has {few:,}: expect a lower AP for rare classes"
+            f"uneven    {frequent!r} has {many:,} boxes, {rare!r} has {few:,}: expect a lower AP for rare classes; "
+            "--data.balance samples their images more often"
         )
     shorter, seen = [], []
     for record in train.records:

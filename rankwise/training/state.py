@@ -164,6 +164,7 @@ def fixed_settings(recipe: Recipe, dataset: DetectionDataset) -> dict[str, Any]:
         FINGERPRINT: _fingerprint(dataset),
         "--train.batch_size": recipe.train.batch_size,
         "--train.seed": recipe.train.seed,
+        "--data.balance": recipe.data.balance or None,  # as where a checkpoint is older than the flag
         "--optimizer.name": recipe.optimizer.name,
     }
 

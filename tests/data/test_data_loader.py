@@ -7,9 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from rankwise.config.recipe import parse_recipe
 from rankwise.data import DataError, DetectionDataset, ImageRecord, ShapesDataset
+from rankwise.data.balance import repeat_factors
 from rankwise.data.loader import build_loader, collate, epoch_order, mixed
 from rankwise.data.transforms import AugmentSettings, TrainTransform
 from rankwise.images.settings import InputSettings
@@ -217,3 +219,60 @@ def test_mixed_seeds_of_neighbours_have_nothing_in_common():
     assert len(seeds) == 1000
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert mixed(1, 2) != mixed(2, 1)
+
+
+@pytest.fixture
+def uneven(tmp_path):
+    """40 images: all with class a, 10 with b, one with c, and one without any object."""
+    records = []
+    for number in range(40):
+        labels = [0] * (number > 0) + [1] * (number in range(1, 11)) + [2] * (number == 5)
+        boxes = np.tile(np.array([[2, 2, 20, 20]], np.float32), (len(labels), 1))
+        path = tmp_path / f"{number}.png"
+        Image.new("RGB", (40, 32), (number, 0, 0)).save(path)
+        flags = np.zeros(len(labels), bool), np.full(len(labels), 324.0)
+        records.append(ImageRecord(number, f"{number}.png", path, 40, 32, boxes, np.array(labels, np.int64), *flags))
+    settings = InputSettings(32, 64)
+    return DetectionDataset(records, ["a", "b", "c"], [1, 2, 3], TrainTransform(settings, AugmentSettings(flip=0.5)))
+
+
+def test_images_of_rare_classes_are_repeated_as_in_lvis(uneven):
+    assert repeat_factors(uneven, False) is repeat_factors(uneven, 0.0) is None
+    factors = repeat_factors(uneven, 0.4)
+    assert factors[5] == pytest.approx((0.4 / (1 / 40)) ** 0.5) == 4
+    assert factors[1] == pytest.approx((0.4 / 0.25) ** 0.5)
+    assert factors[0] == factors[20] == 1
+    # The median class is b: in a quarter of the images.
+    assert repeat_factors(uneven, True)[5] == pytest.approx(10**0.5)
+    assert max(repeat_factors(uneven, True)[6:]) == 1
+    counts = np.zeros(40)
+    for epoch in range(300):
+        order = epoch_order(40, 3, epoch, True, factors)
+        assert len(order) == round(sum(factors)) == 45
+        counts += np.bincount(order, minlength=40)
+        assert np.all(np.abs(np.bincount(order, minlength=40) - np.array(factors)) < 1.05)
+    assert counts / 300 == pytest.approx(np.array(factors) * 45 / sum(factors), abs=0.1)
+    assert order == epoch_order(40, 3, 299, True, factors) != epoch_order(40, 4, 299, True, factors)
+
+
+def test_repeated_images_differ_and_are_the_same_for_any_processes_workers_and_restarts(uneven):
+    whole = list(build_loader(uneven, 4, shuffle=True, seed=3, balance=0.4).epoch(1))
+    loader = build_loader(uneven, 4, shuffle=True, seed=3, balance=0.4, workers=1)
+    assert (len(loader), loader.images, len(names(whole))) == (12, 45, 45)
+    assert all(map(same, whole[5:], loader.epoch(1, start=5)))
+    assert names(whole).count("5.png") in (3, 4)
+    shares = [
+        list(build_loader(uneven, 4, shuffle=True, seed=3, rank=rank, world_size=2, balance=0.4).epoch(1))
+        for rank in range(2)
+    ]
+    for step, batch in enumerate(whole[:-1]):
+        targets = [target for pair in zip(*(share[step].targets for share in shares), strict=True) for target in pair]
+        assert [target["name"] for target in targets] == [target["name"] for target in batch.targets]
+        assert all(torch.equal(a["boxes"], b["boxes"]) for a, b in zip(targets, batch.targets, strict=True))
+    # Flipped or not: in some epoch the copies of one image differ.
+    lefts = {
+        tuple(target["boxes"][0, 0].item() for batch in loader.epoch(epoch) for target in batch.targets
+              if target["name"] == "5.png")
+        for epoch in range(6)
+    }  # fmt: skip
+    assert any(len(set(values)) == 2 for values in lefts)

@@ -26,6 +26,7 @@ from rankwise.models import DetectorSettings, weights
 #: Where each verb hands over what it has parsed.
 WORK = [
     "rankwise.data.write_coco",
+    "rankwise.evaluation.training_images.draw_training_images",
     "rankwise.training.loop.train",
     "rankwise.evaluation.inference.evaluate_run",
     "rankwise.evaluation.predict.predict_images",
@@ -154,7 +155,7 @@ def known_flags() -> set[str]:
         kept = {"side_effect": lambda parser, *_: parsers.append(parser) or _stop()}
         patched = (mock.patch.object(module, "_parse", **kept) for module in (cli, cli_data))
         with next(patched), next(patched), suppress(_Parsed):
-            work(["x"] if verb != "train" else [])
+            work({"train": [], "data show": ["x", "shapes"]}.get(verb, ["x"]))
     flags = {name for parser in parsers for action in parser._actions for name in action.option_strings}
     flags |= {*SHORT_FLAGS, "--size", "--version"}
     for section, module in (("loss", rankwise.losses), ("assign", rankwise.assign)):

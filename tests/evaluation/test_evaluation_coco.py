@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -181,6 +182,10 @@ def test_a_class_without_objects_is_undefined_and_leaves_the_mean_alone(scene):
     assert result.per_class["unicorn"] is None
     assert result.ap == expected.ap
     assert result.thresholds.per_class["unicorn"].score == result.thresholds.overall.score
+    # The table has the number of objects, and begins with the rare classes.
+    rows = re.findall(rf"^\s*({'|'.join(result.per_class)})\s+(\d+)\s+(\S+)", shown(result), re.MULTILINE)
+    counts = [int(count) for _, count, _ in rows]
+    assert (rows[0], counts, len(counts)) == (("unicorn", "0", "–"), sorted(counts), len(result.per_class))
 
 
 def test_annotations_of_categories_that_are_not_asked_for_are_left_out(scene):

@@ -88,6 +88,9 @@ function classTable() {
   const names = [...new Set(RUNS.flatMap((run) => run.classes.map((row) => row.name)))];
   const found = RUNS.map((run) => new Map(run.classes.map((row) => [row.name, row])));
   const place = make('div', {});
+  // The rare ones first: there an AP says least, and needs a look.
+  const objects = (name) => Math.max(...found.map((rows) => rows.get(name)?.objects ?? 0));
+  names.sort((a, b) => objects(a) - objects(b));
   let [sortBy, downwards, column] = [null, true, 'ap'];
 
   function value(name, run, key) {

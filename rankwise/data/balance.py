@@ -1,0 +1,85 @@
+"""Images of rare classes more often: repeat-factor sampling, as of LVIS (https://arxiv.org/abs/1908.03195)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rankwise.data.dataset import DetectionDataset
+
+
+def class_shares(dataset: DetectionDataset) -> NDArray[np.float64]:
+    """The share of the images that show each class, crowds aside."""
+    shown = np.zeros(len(dataset.classes))
+    for record in dataset.records:
+        shown[np.unique(record.labels[~record.iscrowd])] += 1
+    return shown / max(1, len(dataset))
+
+
+def repeat_factors(dataset: DetectionDataset, balance: bool | float) -> list[float] | None:
+    """How often each image comes in an epoch: max(1, √(t / f)) for the share f of images with its rarest class.
+
+    Args:
+        dataset: The training images.
+        balance: The threshold t: classes in a smaller share of the images are repeated. True takes the share of the
+            median class, False or 0 repeats nothing.
+
+    Returns:
+        The factor of each image, or None if nothing is repeated.
+    """
+    if not balance:
+        return None
+    shares = class_shares(dataset)
+    there = shares[shares > 0]
+    if not len(there):
+        return None
+    threshold = float(np.median(there)) if balance is True else float(balance)
+    factors = np.ones(len(shares))
+    factors[shares > 0] = np.maximum(1, np.sqrt(threshold / there))
+    return [float(factors[np.unique(record.labels[~record.iscrowd])].max(initial=1.0)) for record in dataset.records]
+
+
+def repeated_order(factors: Sequence[float], generator: torch.Generator) -> list[int]:
+    """The images of an epoch in random order, each ⌊factor⌋ or ⌈factor⌉ times and on average as often as it says.
+
+    The number of images is that of all factors together, rounded, in every epoch.
+
+    Args:
+        factors: How often each image comes.
+        generator: Decides.
+    """
+    values = torch.tensor(factors, dtype=torch.float64)
+    total = epoch_images(factors)
+    shuffled = torch.randperm(len(values), generator=generator)
+    ends = (values[shuffled] * (total / values.sum())).cumsum(0)
+    ends[-1] = total  # without what rounding leaves
+    offset = torch.rand((), dtype=torch.float64, generator=generator)
+    counts = (ends + offset).floor().diff(prepend=torch.zeros(1, dtype=torch.float64)).long()
+    order = shuffled.repeat_interleave(counts)
+    return order[torch.randperm(total, generator=generator)].tolist()
+
+
+def epoch_images(factors: Sequence[float]) -> int:
+    """How many images an epoch has."""
+    return round(sum(factors))
+
+
+def balance_lines(dataset: DetectionDataset, balance: bool | float) -> list[str]:
+    """What a run says about it, if anything is repeated: how many images an epoch has, and the most frequent one.
+
+    Args:
+        dataset: The training images.
+        balance: The threshold, as for :func:`repeat_factors`.
+    """
+    factors = repeat_factors(dataset, balance)
+    if factors is None:
+        return []
+    shares = class_shares(dataset)
+    rare = int(np.argmin(np.where(shares > 0, shares, np.inf)))
+    return [
+        f"balance   an epoch has {epoch_images(factors):,} images instead of {len(dataset):,}: those of rare classes "
+        f"come more often, {dataset.classes[rare]!r} {max(factors):.1f} times"
+    ]

@@ -1,0 +1,46 @@
+"""A contact sheet of training images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rankwise.config.datasets import open_datasets
+from rankwise.config.recipe import Recipe
+from rankwise.data.loader import build_loader
+from rankwise.evaluation.drawing import target_sheet
+from rankwise.files.writing import make_folder, write_whole
+
+
+def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
+    """Draws the first images of a training as the detector sees them, with their boxes; returns what it shows.
+
+    Args:
+        recipe: The training.
+        path: The picture, PNG or JPEG.
+        images: How many.
+    """
+    size = recipe.model.input
+    dataset, _ = open_datasets(recipe.data, size)
+    loader = build_loader(
+        dataset,
+        1,
+        shuffle=True,
+        seed=recipe.train.seed,
+        divisor=size.divisor,
+        colour=size.mean_colour,
+        balance=recipe.data.balance,
+    )
+    batches = [batch for _, batch in zip(range(images), loader.epoch(0), strict=False)]
+    items = [(batch.images[0], batch.targets[0]) for batch in batches]
+    augment = {name: value for name, value in vars(recipe.data.augment).items() if value}
+    varied = ", ".join(f"{name} {value:g}" if isinstance(value, float) else name for name, value in augment.items())
+    boxes = sum(len(target["boxes"]) for _, target in items)
+    said = (
+        f"{len(items)} of {loader.images:,} training images with {boxes} boxes, as the detector sees them"
+        + f" ({varied or 'no augmentation'})"
+    )
+    sheet = target_sheet(items, dataset.classes, said)
+    kind = "JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG"
+    make_folder(path.parent)
+    write_whole(path, lambda part: sheet.save(part, kind, quality=90))
+    return said
