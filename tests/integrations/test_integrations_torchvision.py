@@ -269,7 +269,7 @@ def test_a_ranked_retinanet_learns_eight_images_by_heart() -> None:
     assert result.ap > 75
 
 
-@pytest.mark.parametrize(("loss", "message"), [(APELoss, r"give APELoss\(\)"), ("APELoss", "got 'APELoss'")])
+@pytest.mark.parametrize(("loss", "message"), [(APELoss, r"pass APELoss\(\)"), ("APELoss", "got 'APELoss'")])
 def test_what_is_not_a_loss_is_refused_at_once(loss: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         use_ranking(retinanet(), loss=loss)  # type: ignore[arg-type]

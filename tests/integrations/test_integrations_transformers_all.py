@@ -205,7 +205,7 @@ def test_a_process_without_objects_does_not_make_the_others_wait(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("loss", "message"),
-    [(APELoss, r"give APELoss\(\)"), ("APELoss", r"such as APELoss\(\), got 'APELoss'"), (0.5, "got 0.5")],
+    [(APELoss, r"pass APELoss\(\)"), ("APELoss", r"such as APELoss\(\), got 'APELoss'"), (0.5, "got 0.5")],
 )
 def test_what_is_not_a_loss_is_refused_at_once(loss: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):

@@ -139,7 +139,7 @@ def test_nan_is_an_error_that_says_where(what: str, name: str) -> None:
     predictions = scene(0)
     broken = getattr(predictions, what).clone()
     broken[1, 70] = float("nan")
-    with pytest.raises(ModelError, match=f"{name} are not numbers .* in image 1 of the batch"):
+    with pytest.raises(ModelError, match=f"{name} of the detector are not finite .* in image 1 of the batch"):
         postprocess(replace(predictions, **{what: broken}), SIZES, ORIGINALS, PostprocessSettings())
 
 

@@ -117,7 +117,7 @@ class Squared(Sigmoid):
 
 
 def test_a_distance_of_ones_own_is_only_summed_by_the_definition():
-    with pytest.raises(ValueError, match=r'Squared.*use method="dense"'):
+    with pytest.raises(ValueError, match=r'Squared.*method="dense"'):
         PairwiseError(Squared())
     logits, labels, quality = scene(*STAGES["middle"])
     loss = PairwiseError(Squared(), method="dense")(logits, labels, quality)
