@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,31 @@ class Criterion(nn.Module):
             targets: Ground truth, one per image.
             assignment: The positives.
         """
+        boxes = [target["boxes"].reshape(-1, 4).float() for target in targets]
+        # At least two rows, because torch.compile specializes on sizes 0 and 1.
+        padded = pad_sequence([*boxes, boxes[0].new_zeros(2, 4)], batch_first=True)[:-1]
+        return self.losses_of(predictions, to_device(padded, predictions.boxes.device), assignment)
+
+    def compile_losses(self, **options: Any) -> None:
+        """Compiles everything after the assigner, whose many shapes would lead to many graphs.
+
+        Args:
+            **options: Options of ``torch.compile``.
+        """
+        compiled = torch.compile(self.losses_of, fullgraph=True, **options)
+        # The bound on the number of positives is an integer that changes from batch to batch.
+        self.losses_of = lambda predictions, truth, assignment: compiled(  # type: ignore[method-assign]
+            predictions, truth, replace(assignment, most=None)
+        )
+
+    def losses_of(self, predictions: Predictions, truth: Tensor, assignment: Assignment) -> Losses:
+        """The losses for a given assignment, with the ground-truth boxes in one tensor.
+
+        Args:
+            predictions: The detector's.
+            truth: Padded boxes of each image, [B, G, 4].
+            assignment: The positives.
+        """
         batch, anchors, classes = predictions.logits.shape
         labels = assignment.labels.flatten()
         image = torch.arange(batch, device=labels.device).unsqueeze(1).expand(batch, anchors).flatten()
@@ -94,12 +119,16 @@ class Criterion(nn.Module):
         rows, there = _positive_rows(positive, assignment.most)  # [P]
 
         predicted = predictions.boxes.float().flatten(0, 1).gather(0, rows.unsqueeze(1).expand(-1, 4))  # [P, 4]
-        truth = _matched_boxes(targets, assignment.matched.flatten()[rows], rows // anchors)
+        place = rows // anchors * truth.shape[1] + assignment.matched.flatten()[rows].clamp(min=0)
+        truth = truth.flatten(0, 1)[place]  # [P, 4]; arbitrary for rows without a match
         ious = paired_iou(predicted.detach(), truth)  # [P]
         slot = torch.where(there, rows, len(labels))  # the last entry belongs to no object
         quality = predicted.new_zeros(len(labels) + 1).scatter_(0, slot, ious)[:-1]
 
-        outcome = self.loss.outcome(once_differentiable(predictions.logits).flatten(0, 1), labels, quality, image)
+        # The loss does not search for the positives again.
+        known = rows if _counted(positive) else None
+        logits = once_differentiable(predictions.logits).flatten(0, 1)
+        outcome = self.loss.outcome_at(known, logits, labels, quality, image)
         boxes = PositiveBoxes(
             errors=giou_loss(predicted, truth),
             weights=self._box_weights(predictions, rows, ious) * there,
@@ -130,9 +159,12 @@ class Criterion(nn.Module):
 def _positive_rows(positive: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
     """The positive rows in order, padded with others to ``most`` rows, and a mask of the positive ones.
 
-    If their number is known at no cost, or cannot be bounded, there is no padding.
+    If their number is known at no cost, or cannot be bounded, there is no padding. In a compiled graph without a bound,
+    all rows are returned.
     """
-    if most is None or (positive.device.type == "cpu" and not torch.compiler.is_compiling()):
+    if most is None and torch.compiler.is_compiling():
+        return torch.arange(len(positive), device=positive.device), positive
+    if most is None or _counted(positive):
         rows = positive.nonzero().squeeze(1)
         return rows, torch.ones_like(rows, dtype=torch.bool)
     before = positive.cumsum(0)
@@ -142,11 +174,9 @@ def _positive_rows(positive: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
     return rows.clamp(min=0), rows >= 0
 
 
-def _matched_boxes(targets: list[Target], matched: Tensor, image: Tensor) -> Tensor:
-    """The ground-truth box of each positive, [P, 4]; arbitrary for unmatched rows."""
-    boxes = pad_sequence([target["boxes"].reshape(-1, 4).float() for target in targets], batch_first=True)
-    place = image * boxes.shape[1] + matched.clamp(min=0)
-    return to_device(boxes, matched.device).flatten(0, 1)[place]
+def _counted(positive: Tensor) -> bool:
+    """Whether the number of positives is known at no cost."""
+    return positive.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _distances(predictions: Predictions, rows: Tensor, truth: Tensor) -> dict[str, Tensor]:

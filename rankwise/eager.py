@@ -1,10 +1,12 @@
-"""Functions that `torch.compile` does not trace."""
+"""Functions that `torch.compile` does not trace, and handles of objects for custom operators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from itertools import count
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -25,3 +27,20 @@ def eager(function: Callable[Given, Result]) -> Callable[Given, Result]:
         return function(*args, **kwargs)
 
     return called
+
+
+#: Objects by handle. Custom operators take tensors, numbers and strings only.
+_KNOWN: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_NUMBERS = count()
+
+
+def handle(known: object) -> str:
+    """A new string that identifies the object in arguments of a custom operator while the object exists."""
+    name = f"{type(known).__name__} {next(_NUMBERS)}"
+    _KNOWN[name] = known
+    return name
+
+
+def of_handle(name: str) -> Any:
+    """The object with this handle."""
+    return _KNOWN[name]

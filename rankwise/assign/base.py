@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import Tensor
 
 from rankwise.assign.chunks import pieces
-from rankwise.assign.objects import Objects
+from rankwise.assign.objects import Objects, crowds_of
 from rankwise.assign.overlap import winners
 from rankwise.boxes import areas, intersections
-from rankwise.types import Assignment
+from rankwise.eager import handle, of_handle
+from rankwise.types import Assignment, Predictions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
-
-    from rankwise.types import Predictions, Target
+    from rankwise.types import Target
 
 #: An anchor with more than this fraction of its area inside a crowd region is ignored, unless it is positive.
 CROWD_SHARE = 0.5
@@ -54,10 +54,38 @@ class Assigner(ABC):
     - Objects without a positive are counted in ``unmatched``.
     - There is no gradient, and half-precision predictions are converted to float32 first.
     - On a GPU, the host does not wait for the device if the targets are on the host.
+    - With ``torch.compile``, an assigner is a single operator of the graph.
     """
 
-    @torch.no_grad()
+    _handle: str
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        assigner = super().__new__(cls)
+        assigner._handle = handle(assigner)
+        return assigner
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._handle = handle(self)  # a copy needs its own
+
     def __call__(self, predictions: Predictions, targets: Sequence[Target]) -> Assignment:
+        if not torch.compiler.is_compiling():
+            return self._assign(predictions, targets)
+        has_crowds = any(target.get("iscrowd") is not None for target in targets)
+        labels, matched, unmatched = torch.ops.rankwise.assign(
+            predictions.logits,
+            predictions.boxes,
+            predictions.anchors,
+            list(predictions.level_sizes),
+            [target["boxes"] for target in targets],
+            [target["labels"] for target in targets],
+            [crowds_of(target) for target in targets] if has_crowds else [],
+            self._handle,
+        )
+        return Assignment(labels, matched, unmatched)
+
+    @torch.no_grad()
+    def _assign(self, predictions: Predictions, targets: Sequence[Target]) -> Assignment:
         images, anchors, classes = predictions.logits.shape
         if len(targets) != images:
             raise ValueError(f"{len(targets)} targets for a batch of {images} images: give one per image")
@@ -94,6 +122,40 @@ class Assigner(ABC):
             predictions: The predictions for the batch.
             objects: The objects of the batch, at least one.
         """
+
+
+@torch.library.custom_op("rankwise::assign", mutates_args=())
+def _operator(
+    logits: Tensor,
+    boxes: Tensor,
+    anchors: Tensor,
+    level_sizes: list[int],
+    target_boxes: list[Tensor],
+    target_labels: list[Tensor],
+    crowds: list[Tensor],
+    handle: str,
+) -> list[Tensor]:
+    """The assigner with this handle, in a compiled graph: labels, matched, unmatched."""
+    targets: list[Target] = [{"boxes": b, "labels": k} for b, k in zip(target_boxes, target_labels, strict=True)]
+    for target, crowd in zip(targets, crowds, strict=False):
+        target["iscrowd"] = crowd
+    found = of_handle(handle)._assign(Predictions(logits, boxes, anchors, tuple(level_sizes)), targets)
+    return [found.labels, found.matched, found.unmatched]
+
+
+@_operator.register_fake
+def _(
+    logits: Tensor,
+    boxes: Tensor,
+    anchors: Tensor,
+    level_sizes: list[int],
+    target_boxes: list[Tensor],
+    target_labels: list[Tensor],
+    crowds: list[Tensor],
+    handle: str,
+) -> list[Tensor]:
+    labels = logits.new_empty(logits.shape[:2], dtype=torch.int64)
+    return [labels, torch.empty_like(labels), labels.new_empty(())]
 
 
 def _in_crowd(objects: Objects, anchors: Tensor, images: int) -> Tensor:

@@ -83,7 +83,7 @@ class Objects:
         _check(boxes, labels, classes, places, total)
         crowd = None
         if any(target.get("iscrowd") is not None for target in targets):
-            crowd = torch.cat([_crowd(target) for target in targets])
+            crowd = torch.cat([crowds_of(target) for target in targets])
             if crowd.device.type == "cpu" and not bool(crowd.any()):
                 crowd = None
         if crowd is None:
@@ -128,7 +128,7 @@ def _check(boxes: Tensor, labels: Tensor, classes: int, places: Tensor, total: i
         )
 
 
-def _crowd(target: Target) -> Tensor:
+def crowds_of(target: Target) -> Tensor:
     """Which boxes of a target are crowd regions, bool [N]; none by default."""
     boxes, crowd = target["boxes"], target.get("iscrowd")
     if crowd is None:

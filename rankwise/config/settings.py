@@ -130,7 +130,7 @@ class TrainSettings:
         ema: Decay of the moving average of the weights, which is evaluated and saved instead of the weights; 0 turns it
             off.
         channels_last: Use the memory format channels_last; often faster.
-        compile: Compile the detector with ``torch.compile``.
+        compile: Compile the detector, and on a GPU the criterion, with ``torch.compile``.
         evaluate_every: Epochs between evaluations; 0 evaluates ten times per run. A run is always evaluated in its
             first fifth and at its end.
         evaluate_batch: Evaluation batch size of each process. Images of a batch are padded to the same size, which may

@@ -142,6 +142,25 @@ class Loss(nn.Module, ABC):
     ) -> Outcome:
         """The loss with its parts; ``forward`` returns its first field."""
 
+    def outcome_at(
+        self,
+        rows: Tensor | None,
+        logits: Tensor,
+        labels: Tensor,
+        quality: Tensor | None = None,
+        image: Tensor | None = None,
+    ) -> Outcome:
+        """Like :meth:`outcome`, if the rows of the positives are known. Losses that read all labels ignore them.
+
+        Args:
+            rows: The rows, ascending, int64 [P], or None if not known.
+            logits: As in the call, [A, C].
+            labels: As in the call.
+            quality: As in the call.
+            image: As in the call.
+        """
+        return self.outcome(logits, labels, quality, image)
+
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         """The box loss of this loss: the weighted mean over the positives of all processes.
 

@@ -57,12 +57,13 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
         samples: The samples.
         work: Called with each block, on several threads at once.
     """
-    logits = samples.logits.detach()
+    logits = samples.values
     count, classes = logits.shape
-    on_cpu = logits.device.type == "cpu"
-    step = max(1, BLOCK // classes) if on_cpu else max(1, count)
+    if logits.device.type != "cpu":
+        return [work(_whole(samples))] if count else []
+    step = max(1, BLOCK // classes)
     starts = list(range(0, count, step))
-    first = torch.searchsorted(samples.rows, torch.tensor([*starts, count], device=logits.device)).tolist()
+    first = torch.searchsorted(samples.rows, torch.tensor([*starts, count])).tolist()
     positives = list(itertools.starmap(slice, itertools.pairwise(first)))
     inference = torch.is_inference_mode_enabled()  # grad modes are per thread
 
@@ -76,8 +77,17 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
         with torch.inference_mode(inference):
             return [one(number) for number in range(begin, end)]
 
-    parts = in_parts(some, len(starts), SHARE) if on_cpu else [some(0, len(starts))]
-    return list(itertools.chain.from_iterable(parts))
+    return list(itertools.chain.from_iterable(in_parts(some, len(starts), SHARE)))
+
+
+def _whole(samples: Samples) -> Block:
+    """All samples as one block."""
+    positives, ignored = (samples.rows, samples.classes), samples.ignored
+    if samples.there is not None:  # the number of positives is not known: exclude them with a mask
+        classes = torch.arange(samples.logits.shape[1], device=samples.logits.device)
+        ignored = (samples.labels.unsqueeze(1) == classes) | (samples.labels < 0).unsqueeze(1)
+        positives = samples.rows[:0], samples.classes[:0]
+    return Block(slice(None), samples.values, positives, ignored, samples.weight)
 
 
 def total(results: list[Tensor], like: Tensor) -> Tensor:
@@ -100,6 +110,14 @@ def negative_regions(block: Block, p: Tensor, bins: int) -> Tensor:
         bins: Number of parts.
     """
     return block.only_negatives(score_region(p, bins), bins).flatten()
+
+
+def histogram(regions: Tensor, bins: int, weights: Tensor | None = None) -> Tensor:
+    """Number of values, or sum of their weights, in each of ``bins`` regions, without a host sync."""
+    if regions.device.type == "cpu":
+        return torch.bincount(regions, weights, minlength=bins)
+    ones = torch.ones_like(regions, dtype=torch.int64) if weights is None else weights
+    return ones.new_zeros(bins).index_add_(0, regions, ones)
 
 
 def score_region(p: Tensor, bins: int) -> Tensor:

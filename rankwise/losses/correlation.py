@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rankwise.eager import eager
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, check_loss
-from rankwise.losses.dense import read_dense
 from rankwise.losses.focal import FocalLoss
-from rankwise.losses.inputs import check_choice, read_samples
+from rankwise.losses.inputs import Samples, check_choice
+from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
 
 #: Values that differ by less count as equal, because their correlation would be that of rounding errors.
 ROUNDING = 1e-9
@@ -60,17 +60,24 @@ class CorrelationLoss(Loss):
             raise ValueError(f"weight must be at least 0 and softness above 0, got {weight} and {softness}")
         self.loss = FocalLoss() if loss is None else check_loss(loss)
         self.needs_distributions = self.loss.needs_distributions
-        self.coefficient = coefficient
         self.weight = weight
-        self.softness = softness
+        self.addition = _Addition(coefficient, softness)
 
-    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:
-        samples = read_samples(logits, labels, quality, needs_quality=True, finite=False)
-        base = self.loss.outcome(logits, labels, quality, image)
-        return self._added(base, samples.logits[samples.rows, samples.classes], samples.positive_quality)
+        return self.outcome_at(None, logits, labels, quality, image)
+
+    def outcome_at(
+        self,
+        rows: Tensor | None,
+        logits: Tensor,
+        labels: Tensor,
+        quality: Tensor | None = None,
+        image: Tensor | None = None,
+    ) -> Outcome:
+        given = rows, logits, labels, quality, image
+        return self._added(self.loss.outcome_at(*given), self.addition.outcome_at(*given))
 
     @eager
     def dense_outcome(
@@ -82,72 +89,96 @@ class CorrelationLoss(Loss):
         weight: Tensor | None = None,
         normalizer: Tensor | float | None = None,
     ) -> Outcome:
-        read = read_dense(logits, targets, mask, weight, normalizer)
         base = self.loss.dense_outcome(logits, targets, mask=mask, weight=weight, normalizer=normalizer)
-        return self._added(base, read.logits[read.rows, read.classes], read.quality)
+        return self._added(base, self.addition.dense_outcome(logits, targets, mask=mask))
 
-    def _added(self, base: Outcome, positives: Tensor, quality: Tensor) -> Outcome:
-        """The outcome of the other loss with the correlation of its positives [P] added."""
-        lack = self._lack(positives.double().sigmoid(), quality.double()).to(base.loss.dtype)
-        parts = {**base.parts, "correlation": (1 - lack).detach()}
-        return replace(base, loss=base.loss + self.weight * lack, parts=parts)
+    def _added(self, base: Outcome, addition: Outcome) -> Outcome:
+        parts = {**base.parts, "correlation": addition.parts["correlation"]}
+        return replace(base, loss=base.loss + self.weight * addition.loss, parts=parts)
 
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         return self.loss.box_loss(boxes, outcome)
 
-    def _lack(self, scores: Tensor, quality: Tensor) -> Tensor:
-        """1 − ρ, or 0 if ρ is undefined."""
+
+class _Addition(SamplewiseLoss):
+    """1 − ρ, or 0 if ρ is undefined."""
+
+    takes_weights = False
+    log = ("correlation",)
+
+    def __init__(self, coefficient: Coefficient, softness: float) -> None:
+        super().__init__()
+        self.coefficient = coefficient
+        self.softness = softness
+
+    @property
+    def looks(self) -> bool:
+        return True  # the ranks are computed on the host
+
+    def of(self, samples: Samples) -> Found:
+        scores = samples.positives.double().sigmoid()
+        coefficient, slope = self._correlated(scores, samples.positive_quality.double())
+        gradient = torch.zeros_like(samples.values, memory_format=torch.contiguous_format)
+        samples.write(gradient, -slope * scores * (1 - scores))
+        return with_gradient(samples, 1 - coefficient, gradient, coefficient)
+
+    def _correlated(self, scores: Tensor, quality: Tensor) -> tuple[Tensor, Tensor]:
+        """ρ and its derivatives with respect to the scores; 1 and zeros if ρ is undefined."""
         if len(scores) < 2 or _constant(scores) or _constant(quality):
-            return scores.sum() * 0
+            return scores.new_ones(()), torch.zeros_like(scores)
         if self.coefficient == "spearman":
-            scores, quality = soft_rank(scores, self.softness), soft_rank(quality, self.softness)
-        x, y = scores - scores.mean(), quality - quality.mean()
-        if self.coefficient == "concordance":
-            # As published, with sample variances: divided by the number of positives minus 1.
-            shift = (scores.mean() - quality.mean()).square() * (len(scores) - 1)
-            return 1 - 2 * (x * y).sum() / (x.square().sum() + y.square().sum() + shift)
-        return 1 - (x * y).sum() / (x.norm() * y.norm())
+            ranks, adjoint = soft_rank(scores, self.softness)
+            coefficient, slope = _pearson(ranks, soft_rank(quality, self.softness)[0])
+            return coefficient, adjoint(slope)
+        return (_concordance if self.coefficient == "concordance" else _pearson)(scores, quality)
 
 
 def _constant(values: Tensor) -> bool:
-    low, high = values.detach().aminmax()
+    low, high = values.aminmax()
     return bool(high - low < ROUNDING)
 
 
-class _SoftRank(torch.autograd.Function):
-    """Projection onto the permutahedron by isotonic regression; its Jacobian subtracts the mean of each pool."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, values: Tensor, softness: float) -> Tensor:
-        ordered, order = (values.detach() / softness).sort()
-        exact = torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)
-        from scipy.optimize import isotonic_regression  # importing the losses should only load torch
-
-        fit = isotonic_regression((ordered - exact).cpu().numpy())
-        pooled = torch.from_numpy(fit.x).to(values)
-        sizes = torch.from_numpy(fit.blocks).to(values.device).diff()
-        pool = torch.arange(len(sizes), device=values.device).repeat_interleave(sizes)
-        ctx.save_for_backward(order, pool, sizes)
-        ctx.softness = softness  # type: ignore[attr-defined]
-        return torch.empty_like(values).scatter_(0, order, ordered - pooled)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: torch.autograd.function.FunctionCtx, upstream: Tensor) -> tuple[Tensor, None]:
-        order, pool, sizes = ctx.saved_tensors  # type: ignore[attr-defined]
-        ordered = upstream[order]
-        means = ordered.new_zeros(len(sizes)).index_add_(0, pool, ordered) / sizes
-        slope = torch.empty_like(upstream).scatter_(0, order, ordered - means[pool])
-        return slope / ctx.softness, None  # type: ignore[attr-defined]
+def _pearson(scores: Tensor, quality: Tensor) -> tuple[Tensor, Tensor]:
+    x, y = scores - scores.mean(), quality - quality.mean()
+    x, y, length = x / x.norm(), y / y.norm(), x.norm()
+    coefficient = (x * y).sum()
+    return coefficient, (y - coefficient * x) / length
 
 
-def soft_rank(values: Tensor, softness: float) -> Tensor:
-    """Differentiable ranks from 1 (the lowest) to the number of values, [P] to [P]; soft for similar values.
+def _concordance(scores: Tensor, quality: Tensor) -> tuple[Tensor, Tensor]:
+    x, y, shift = scores - scores.mean(), quality - quality.mean(), scores.mean() - quality.mean()
+    # As published, with the variances of a sample: divided by one less than the number of positives.
+    freedom = len(scores) - 1
+    whole = x.square().sum() + y.square().sum() + shift.square() * freedom
+    coefficient = 2 * (x * y).sum() / whole
+    return coefficient, 2 * (y - coefficient * (x + shift * freedom / len(scores))) / whole
+
+
+def soft_rank(values: Tensor, softness: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Ranks from 1 (the lowest) to the number of values, [P] to [P], soft where values are close, and their adjoint.
+
+    The projection onto the permutahedron by isotonic regression; its Jacobian subtracts the mean of each pool.
 
     Args:
         values: Float [P].
         softness: Values that differ by less have ranks that differ by less than 1; smaller values are closer to true
             ranks.
+
+    Returns:
+        The ranks, and a function from gradients of the ranks to gradients of the values.
     """
-    ranks: Tensor = _SoftRank.apply(values, softness)
-    return ranks
+    from scipy.optimize import isotonic_regression  # importing the losses loads torch alone
+
+    ordered, order = (values / softness).sort()
+    exact = torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)
+    fit = isotonic_regression((ordered - exact).cpu().numpy())
+    pooled = torch.from_numpy(fit.x).to(values)
+    sizes = torch.from_numpy(fit.blocks).to(values.device).diff()
+    pool = torch.arange(len(sizes), device=values.device).repeat_interleave(sizes)
+
+    def adjoint(upstream: Tensor) -> Tensor:
+        rising = upstream[order]
+        means = rising.new_zeros(len(sizes)).index_add_(0, pool, rising) / sizes
+        return torch.empty_like(upstream).scatter_(0, order, rising - means[pool]) / softness
+
+    return torch.empty_like(values).scatter_(0, order, ordered - pooled), adjoint

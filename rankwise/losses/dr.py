@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.base import Outcome
 from rankwise.losses.blocks import Block, over_blocks
 from rankwise.losses.inputs import Samples, check_choice
-from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
 
 
 class DRLoss(SamplewiseLoss):
@@ -40,6 +39,7 @@ class DRLoss(SamplewiseLoss):
 
     needs_quality = False
     takes_weights = False
+    log = ("positive_score", "negative_score")
 
     def __init__(
         self,
@@ -65,25 +65,26 @@ class DRLoss(SamplewiseLoss):
     def reads_image(self, image: Tensor | None) -> bool:
         return self.scope == "image"
 
-    def of(self, samples: Samples) -> Outcome:
-        detached = samples.logits.detach()
+    @property
+    def looks(self) -> bool:
+        return self.scope == "image"  # how many images there are
+
+    def of(self, samples: Samples) -> Found:
         group, groups = _groups(samples)
         mass, negatives = self._negative_scores(samples, group, groups)
-        p = detached[samples.rows, samples.classes].double().sigmoid()
-        positives, slope = self._positive_scores(p, group[samples.rows], groups)
+        p = samples.positives.double().sigmoid()
+        share = samples.only_positives(torch.exp(-p / self.positive_temperature))
+        positives, slope = self._positive_scores(p, share, group[samples.rows], groups)
         gap = negatives - positives + self.margin
         loss = self.weight / self.smoothness * F.softplus(self.smoothness * gap).mean()
         pull = self.weight / groups * torch.sigmoid(self.smoothness * gap)  # of each group's gap
         gradient = self._negative_gradient(samples, group, negatives, pull / mass)
         lift = -pull[group[samples.rows]] * slope * p * (1 - p)
-        gradient[samples.rows, samples.classes] = lift.to(gradient.dtype)
-        parts = {"positive_score": positives.mean(), "negative_score": negatives.mean()}
-        parts = {name: value.to(detached.dtype) for name, value in parts.items()}
-        return Outcome(with_gradient(samples.logits, loss, gradient), parts)
+        samples.write(gradient, lift)
+        return with_gradient(samples, loss, gradient, positives.mean(), negatives.mean())
 
-    def _positive_scores(self, p: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    def _positive_scores(self, p: Tensor, share: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """The positives' expected score in each group, 1 where there are none, and its derivative by each score."""
-        share = torch.exp(-p / self.positive_temperature)
         mass, moment = _group_sums(share, group, groups), _group_sums(share * p, group, groups)
         expected = torch.where(mass > 0, moment / torch.where(mass > 0, mass, 1.0), 1.0)
         return expected, share / mass[group] * (1 - (p - expected[group]) / self.positive_temperature)
@@ -102,7 +103,7 @@ class DRLoss(SamplewiseLoss):
 
     def _negative_gradient(self, samples: Samples, group: Tensor, expected: Tensor, pull: Tensor) -> Tensor:
         """``pull`` times the gradient of the negatives' expected score, without the weights' sum: ``pull`` has it."""
-        logits = samples.logits.detach()
+        logits = samples.values
         gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
         expected, pull = expected.to(logits.dtype), pull.to(logits.dtype)
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
-
-from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
 
 
 class FocalLoss(SamplewiseLoss):
@@ -34,10 +30,5 @@ class FocalLoss(SamplewiseLoss):
         self.alpha = alpha
         self.gamma = gamma
 
-    def of(self, samples: Samples) -> Outcome:
-        loss, parts = focal_sum(samples, self.gamma, 1 - self.alpha, self._positive)
-        return Outcome(loss, parts)
-
-    def _positive(self, x: Tensor) -> Tensor:
-        # (1 − p)^γ as exp(−γ · softplus(x)): where p is 1 to all digits, a power below 1 would have no slope.
-        return self.alpha * (-self.gamma * F.softplus(x)).exp() * F.softplus(x.neg())
+    def of(self, samples: Samples) -> Found:
+        return focal_sum(samples, self.gamma, 1 - self.alpha, 1.0, self.alpha, self.gamma)

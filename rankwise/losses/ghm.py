@@ -7,10 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankwise.distributed import all_reduce_mean
-from rankwise.losses.base import Outcome
-from rankwise.losses.blocks import Block, negative_regions, over_blocks, score_region, total
+from rankwise.losses.blocks import Block, histogram, negative_regions, over_blocks, score_region, total
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
 
 
 class GHMLoss(SamplewiseLoss):
@@ -44,37 +43,34 @@ class GHMLoss(SamplewiseLoss):
         self.momentum = momentum
         self.register_buffer("counts", torch.zeros(bins, dtype=torch.float64))
 
-    def of(self, samples: Samples) -> Outcome:
-        detached = samples.logits.detach()
-        positives = detached[samples.rows, samples.classes]
-        regions = score_region(positives.neg().sigmoid(), self.bins)  # of the positives, [P]
-        now = all_reduce_mean(self._count(samples) + torch.bincount(regions, minlength=self.bins))
+    def of(self, samples: Samples) -> Found:
+        detached, positives = samples.values, samples.positives
+        regions = samples.only_positives(score_region(positives.neg().sigmoid(), self.bins), self.bins)  # [P]
+        now = all_reduce_mean(self._count(samples) + histogram(regions, self.bins + 1)[: self.bins])
         average = torch.where(self.counts > 0, self.momentum * self.counts + (1 - self.momentum) * now, now)
         average = torch.where(now > 0, average, self.counts)
         if self.training:
             self.counts.copy_(average)
         weights = (now > 0) / average.clamp(min=1e-12) / (now > 0).sum().clamp(min=1)
-        weights = weights.to(detached.dtype)
+        weights = F.pad(weights.to(detached.dtype), (0, 1))  # the last is of samples that do not count
 
         gradient = torch.empty_like(detached, memory_format=torch.contiguous_format)
         negative = self._negatives(samples, weights, gradient)
         positive = (weights[regions] * F.softplus(-positives)).sum(dtype=torch.float64)
-        gradient[samples.rows, samples.classes] = -weights[regions] * positives.neg().sigmoid()
-        parts = {"positive": positive.to(detached.dtype), "negative": negative.to(detached.dtype)}
-        return Outcome(with_gradient(samples.logits, positive + negative, gradient), parts)
+        samples.write(gradient, -weights[regions] * positives.neg().sigmoid())
+        return with_gradient(samples, positive + negative, gradient, positive, negative)
 
     def _count(self, samples: Samples) -> Tensor:
         """How many negatives are in each region."""
 
         def count(block: Block) -> Tensor:
             regions = negative_regions(block, block.logits.sigmoid(), self.bins)
-            return torch.bincount(regions, minlength=self.bins + 1)
+            return histogram(regions, self.bins + 1)
 
         return total(over_blocks(samples, count), like=samples.rows.new_zeros(self.bins + 1))[: self.bins]
 
     def _negatives(self, samples: Samples, weights: Tensor, gradient: Tensor) -> Tensor:
         """The negatives' loss; their gradient is written to ``gradient``."""
-        weights = F.pad(weights, (0, 1))
 
         def negatives_of(block: Block) -> Tensor:
             p = block.logits.sigmoid()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
-
-from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
 
 #: Minimum target of a positive, as published.
 LEAST_TARGET = 0.01
@@ -39,12 +35,6 @@ class IABCELoss(SamplewiseLoss):
         self.alpha = alpha
         self.gamma = gamma
 
-    def of(self, samples: Samples) -> Outcome:
-        quality_share = samples.positive_quality.pow(1 - self.alpha)
-
-        def positive(x: Tensor) -> Tensor:
-            target = (x.detach().sigmoid().pow(self.alpha) * quality_share).clamp(min=LEAST_TARGET)
-            return F.binary_cross_entropy_with_logits(x, target, reduction="none")
-
-        loss, parts = focal_sum(samples, self.gamma, 1.0, positive)
-        return Outcome(loss, parts)
+    def of(self, samples: Samples) -> Found:
+        target = samples.positives.sigmoid().pow(self.alpha) * samples.positive_quality.pow(1 - self.alpha)
+        return focal_sum(samples, self.gamma, 1.0, target.clamp(min=LEAST_TARGET))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from rankwise.pairsums import ROUNDING, bad_labels, bad_numbers, bad_quality
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a batch after the checks.
+    """The samples of a batch.
+
+    On a GPU, reading values would make the host wait. Without it, ``rows`` are all rows, and ``there`` is a mask of the
+    positive ones.
 
     Attributes:
         logits: At least float32, attached to the graph, [A, C].
@@ -25,12 +28,10 @@ class Samples:
         quality: The quality of each positive, detached, in the dtype of the logits, [P]; None if the loss does not use
             it.
         image: The image of each row, int64 [A], or None.
-        has_ignored: Whether any row is ignored.
-        marked: The rows that are not background (positive or ignored), ascending, int64 [M].
-        marks: Their labels, int64 [M].
         ignored: Ignored entries, bool [A, 1] or [A, C]; None if there are none.
         weight: Weight of each entry, [A, C]; None if all are 1.
         normalizer: Divisor instead of the number of positives, or None.
+        there: Mask of the positives among ``rows``, bool [P], if values were not read; None if all are positives.
     """
 
     logits: Tensor
@@ -39,18 +40,53 @@ class Samples:
     classes: Tensor
     quality: Tensor | None
     image: Tensor | None
-    has_ignored: bool
-    marked: Tensor
-    marks: Tensor
     ignored: Tensor | None = None
     weight: Tensor | None = None
     normalizer: Tensor | None = None
+    there: Tensor | None = None
 
     @property
     def positive_quality(self) -> Tensor:
         """The quality of each positive, [P]; only with ``needs_quality``."""
         assert self.quality is not None
         return self.quality
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The detached logits, with zeros in ignored rows if these were not checked, [A, C]."""
+        values = self.logits.detach()
+        return values if self.there is None or self.ignored is None else values.masked_fill(self.ignored, 0)
+
+    @cached_property
+    def positives(self) -> Tensor:
+        """The detached logits of the positives, [P]."""
+        return self.values[self.rows, self.classes]
+
+    @cached_property
+    def number(self) -> Tensor:
+        """Number of positives, a scalar in the dtype of the logits."""
+        if self.there is None:
+            return torch.full((), len(self.rows), dtype=self.logits.dtype, device=self.logits.device)
+        return self.there.sum(dtype=self.logits.dtype)
+
+    @cached_property
+    def sound(self) -> Tensor | None:
+        """1 if logits and labels are valid, otherwise NaN, a scalar; None if they were checked before."""
+        if self.there is None:
+            return None
+        right = self.values.isfinite().all() & ((self.labels >= -1) & (self.labels <= self.logits.shape[1])).all()
+        return torch.where(right, 1.0, torch.nan).to(self.logits.dtype)
+
+    def only_positives(self, values: Tensor, otherwise: float = 0) -> Tensor:
+        """``values`` [P], set to ``otherwise`` in rows that are not positive."""
+        return values if self.there is None else values.where(self.there, otherwise)
+
+    def write(self, gradient: Tensor, slope: Tensor) -> None:
+        """Writes the gradient of the positives [P] to ``gradient`` [A, C]."""
+        slope = slope.to(gradient.dtype)
+        if self.there is not None:
+            slope = slope.where(self.there, gradient[self.rows, self.classes])
+        gradient[self.rows, self.classes] = slope
 
 
 def read_samples(
@@ -61,7 +97,8 @@ def read_samples(
     *,
     needs_quality: bool = False,
     needs_image: bool = False,
-    finite: bool = True,
+    look: bool = True,
+    rows: Tensor | None = None,
 ) -> Samples:
     """Checks the arguments of a loss and finds the positives.
 
@@ -72,39 +109,55 @@ def read_samples(
         image: Integers with the shape of the labels; for [B, A, C] logits, the first dimension by default.
         needs_quality: Whether the loss uses the quality; if not, it is not checked.
         needs_image: Whether the loss uses the image indices; if not, they are not checked.
-        finite: Whether to check the logits for NaN and infinity; not necessary for a loss that notices them itself.
+        look: Whether to read values on the host, which waits for a GPU. If not, invalid values make the loss NaN.
+        rows: The rows of the positives, ascending, if known.
 
     Raises:
         ValueError: If an argument is missing, of the wrong shape or type, out of range, NaN or infinite.
     """
     logits, labels, quality, image = flat(logits, labels, quality, image)
     check_arguments(logits, labels, quality if needs_quality else None, image if needs_image else None)
-    classes = logits.shape[1]
+    if needs_quality and quality is None:
+        raise ValueError(
+            "this loss needs the argument quality: the IoU of the predicted box of each positive with its ground "
+            "truth, float [samples]"
+        )
+    if needs_image and image is None:
+        raise ValueError('scope="image" needs the argument image: the image of each row, int64 [samples]')
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    marked = (labels != classes).nonzero().squeeze(1)  # few: all others are background and therefore in range
-    marks = labels[marked].long()
-    lowest, highest = torch.stack(marks.aminmax()).tolist() if len(marks) else (0, 0)
+    quality, image = quality if needs_quality else None, image if needs_image else None
+    return (_looked_at if look else _unseen)(logits, labels.long(), quality, image, rows)
+
+
+def _looked_at(
+    logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None, rows: Tensor | None
+) -> Samples:
+    classes = logits.shape[1]
+    lowest, highest = torch.stack(labels.aminmax()).tolist() if len(labels) else (0, 0)
     if lowest < -1 or highest > classes:
         raise ValueError(bad_labels(labels, classes))
     ignored = (labels < 0).unsqueeze(1) if lowest < 0 else None
-    if finite:
-        logits = without_bad_numbers(logits, ignored)
-    rows, of = (marked, marks) if lowest >= 0 else (marked[marks >= 0], marks[marks >= 0])
-    if needs_image and image is None:
-        raise ValueError('scope="image" needs the argument image: the image of each row, int64 [samples]')
-    return Samples(
-        logits=logits,
-        labels=labels,
-        rows=rows,
-        classes=of,
-        quality=_positive_quality(quality, rows, logits.dtype) if needs_quality else None,
-        image=image if needs_image else None,
-        has_ignored=lowest < 0,
-        marked=marked,
-        marks=marks,
-        ignored=ignored,
-    )
+    logits = without_bad_numbers(logits, ignored)
+    if rows is None:
+        rows = (labels < classes if ignored is None else (labels < classes) & (labels >= 0)).nonzero().squeeze(1)
+    if quality is not None:
+        quality = quality.detach()[rows].to(logits.dtype)
+        if not bool(((quality >= -ROUNDING) & (quality <= 1 + ROUNDING)).all()):
+            raise ValueError(bad_quality(quality, rows, ROUNDING))
+        quality = quality.clamp(0, 1)
+    return Samples(logits, labels, rows, labels[rows], quality, image, ignored)
+
+
+def _unseen(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None, _: Tensor | None) -> Samples:
+    there = (labels >= 0) & (labels < logits.shape[1])
+    if quality is not None:
+        quality = quality.detach().to(logits.dtype)
+        right = (quality - 0.5).abs() <= 0.5 + ROUNDING
+        quality = quality.clamp(0, 1).where(right, torch.nan).where(there, 0)
+    rows = torch.arange(len(labels), device=labels.device)
+    own = labels.clamp(0, logits.shape[1] - 1)
+    return Samples(logits, labels, rows, own, quality, image, (labels < 0).unsqueeze(1), there=there)
 
 
 def flat(
@@ -171,18 +224,6 @@ def check_finite(logits: Tensor) -> None:
         low, high = torch.stack(logits.aminmax()).tolist()  # aminmax propagates NaN
         if not (low > -torch.inf and high < torch.inf):
             raise ValueError(bad_numbers("logits", logits))
-
-
-def _positive_quality(quality: Tensor | None, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    if quality is None:
-        raise ValueError(
-            "this loss needs the argument quality: the IoU of the predicted box of each positive with its ground "
-            "truth, float [samples]"
-        )
-    picked = quality.detach()[rows].to(dtype)
-    if not bool(((picked >= -ROUNDING) & (picked <= 1 + ROUNDING)).all()):
-        raise ValueError(bad_quality(picked, rows, ROUNDING))
-    return picked.clamp(0, 1)
 
 
 def check_arguments(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
-
-from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
 
 
 class MALoss(SamplewiseLoss):
@@ -32,11 +28,6 @@ class MALoss(SamplewiseLoss):
         self.gamma = gamma
         self.alpha = alpha
 
-    def of(self, samples: Samples) -> Outcome:
+    def of(self, samples: Samples) -> Found:
         target = samples.positive_quality.pow(self.gamma)
-
-        def positive(x: Tensor) -> Tensor:
-            return F.binary_cross_entropy_with_logits(x, target, reduction="none")
-
-        loss, parts = focal_sum(samples, self.gamma, self.alpha, positive, constant_weight=True)
-        return Outcome(loss, parts)
+        return focal_sum(samples, self.gamma, self.alpha, target, constant_weight=True)

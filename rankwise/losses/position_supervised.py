@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
 
 
 class PositionSupervisedLoss(SamplewiseLoss):
@@ -45,16 +43,9 @@ class PositionSupervisedLoss(SamplewiseLoss):
     def reads_image(self, image: Tensor | None) -> bool:
         return image is not None
 
-    def of(self, samples: Samples) -> Outcome:
+    def of(self, samples: Samples) -> Found:
         target = _over_best(samples.positive_quality.pow(self.power), samples)
-
-        def positive(x: Tensor) -> Tensor:
-            distance = (target - x.sigmoid()).abs()
-            entropy = F.binary_cross_entropy_with_logits(x, target, reduction="none")
-            return self.alpha * distance.pow(self.gamma) * entropy
-
-        loss, parts = focal_sum(samples, self.gamma, 1 - self.alpha, positive)
-        return Outcome(loss, parts)
+        return focal_sum(samples, self.gamma, 1 - self.alpha, target, self.alpha, self.gamma)
 
 
 def _over_best(values: Tensor, samples: Samples) -> Tensor:
@@ -64,6 +55,7 @@ def _over_best(values: Tensor, samples: Samples) -> Tensor:
     if samples.image is None:
         best = values.amax()
     else:
-        _, group = samples.image[samples.rows].unique(return_inverse=True)
+        image, order = samples.image[samples.rows].sort()
+        group = torch.empty_like(order).scatter_(0, order, image.diff(prepend=image[:1]).ne(0).cumsum(0))
         best = torch.zeros_like(values).scatter_reduce_(0, group, values, "amax")[group]
-    return torch.where(best > 0, values / best.clamp(min=torch.finfo(values.dtype).tiny), 0.0)
+    return torch.where(best == 0, 0.0, values / best.clamp(min=torch.finfo(values.dtype).tiny))

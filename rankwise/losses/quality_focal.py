@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
-
-from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
 
 
 class QualityFocalLoss(SamplewiseLoss):
@@ -30,15 +26,5 @@ class QualityFocalLoss(SamplewiseLoss):
             raise ValueError(f"beta must be at least 0, got {beta}")
         self.beta = beta
 
-    def of(self, samples: Samples) -> Outcome:
-        target = samples.positive_quality
-
-        def positive(x: Tensor) -> Tensor:
-            distance = (target - x.sigmoid()).abs()
-            # At distance 0, a power below 1 has no derivative; samples at their target get no gradient.
-            weight = distance.where(distance > 0, 1.0).pow(self.beta)
-            weight = weight.where(distance > 0, float(self.beta == 0))
-            return weight * F.binary_cross_entropy_with_logits(x, target, reduction="none")
-
-        loss, parts = focal_sum(samples, self.beta, 1.0, positive)
-        return Outcome(loss, parts)
+    def of(self, samples: Samples) -> Found:
+        return focal_sum(samples, self.beta, 1.0, samples.positive_quality, 1.0, self.beta)

@@ -7,10 +7,9 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from rankwise.losses.base import Outcome
 from rankwise.losses.blocks import Block, negative_regions, over_blocks, total
 from rankwise.losses.inputs import Samples, check_choice
-from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
 from rankwise.pairsums import Method, product_sums
 
 #: Pairs of positives per block of the dense method: 4 million take 32 MB.
@@ -44,6 +43,7 @@ class RankDetLoss(SamplewiseLoss):
     """
 
     takes_weights = False
+    log = ("ranking", "iou_guided")
 
     def __init__(self, alpha: float = 1.0, groups: int = 100, method: Method = "fast") -> None:
         super().__init__()
@@ -54,17 +54,18 @@ class RankDetLoss(SamplewiseLoss):
         check_choice("method", method, get_args(Method))
         self.method: Method = method
 
-    def of(self, samples: Samples) -> Outcome:
-        detached = samples.logits.detach()
-        scores = detached[samples.rows, samples.classes].double().sigmoid()  # [P]
+    @property
+    def looks(self) -> bool:
+        return True  # pairs of positives
+
+    def of(self, samples: Samples) -> Found:
+        detached, scores = samples.values, samples.positives.double().sigmoid()
         count, mean = self._negative_groups(samples)
         ranking, pull, push = self._ranking(scores, mean, count > 0)
         among, sort = self._sorting(scores, samples.positive_quality.double(), samples.classes, detached.shape[1])
         gradient = self._negative_gradient(samples, push / count.clamp(min=1))
-        slope = (pull + sort) * scores * (1 - scores)
-        gradient[samples.rows, samples.classes] = slope.to(gradient.dtype)
-        loss = with_gradient(samples.logits, ranking + among, gradient)
-        return Outcome(loss, {"ranking": ranking.to(loss.dtype), "iou_guided": among.to(loss.dtype)})
+        samples.write(gradient, (pull + sort) * scores * (1 - scores))
+        return with_gradient(samples, ranking + among, gradient, ranking, among)
 
     def _negative_groups(self, samples: Samples) -> tuple[Tensor, Tensor]:
         """How many negatives each group has, and their mean score, float64 [groups]."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from importlib.util import find_spec
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +13,28 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from rankwise.distributed import all_reduce_mean, world_size
-from rankwise.eager import eager
+from rankwise.eager import eager, handle, of_handle
 from rankwise.losses.base import Loss, Outcome
 from rankwise.losses.blocks import Block, over_blocks, total
 from rankwise.losses.dense import read_dense
-from rankwise.losses.inputs import Samples, read_samples
+from rankwise.losses.inputs import Samples, flat, read_samples
 from rankwise.losses.second_order import unshared
+
+
+class Found(NamedTuple):
+    """The value of a loss with its gradient.
+
+    Attributes:
+        loss: Scalar.
+        gradient: Gradient of the logits, in their dtype, [A, C].
+        parts: Scalars to log, in the order of ``SamplewiseLoss.log``.
+        scale: Factor of the gradient, a scalar in its dtype; None for 1.
+    """
+
+    loss: Tensor
+    gradient: Tensor
+    parts: tuple[Tensor, ...]
+    scale: Tensor | None = None
 
 
 class SamplewiseLoss(Loss):
@@ -28,21 +44,48 @@ class SamplewiseLoss(Loss):
     needs_quality: ClassVar[bool] = True
     #: Whether it is a sum over samples divided by the number of positives, so that weights and a normalizer apply.
     takes_weights: ClassVar[bool] = True
+    #: Names of the scalars to log.
+    log: ClassVar[tuple[str, ...]] = ("positive", "negative")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle = handle(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.handle = handle(self)  # a copy needs its own
+
+    @property
+    def looks(self) -> bool:
+        """Whether it needs the number of positives on the host, which then waits for a GPU."""
+        return False
 
     @abstractmethod
-    def of(self, samples: Samples) -> Outcome:
-        """The loss of the samples."""
+    def of(self, samples: Samples) -> Found:
+        """The loss of the samples and its gradient, computed without autograd."""
 
     def reads_image(self, image: Tensor | None) -> bool:
         """Whether it uses the image of each row, if given."""
         return False
 
-    @eager
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:
-        reads = {"needs_quality": self.needs_quality, "needs_image": self.reads_image(image)}
-        return self._counted(read_samples(logits, labels, quality, image, **reads))
+        return self.outcome_at(None, logits, labels, quality, image)
+
+    def outcome_at(
+        self,
+        rows: Tensor | None,
+        logits: Tensor,
+        labels: Tensor,
+        quality: Tensor | None = None,
+        image: Tensor | None = None,
+    ) -> Outcome:
+        if torch.compiler.is_compiling():
+            logits, *others = flat(logits, labels, quality, image)
+            loss, parts, _ = torch.ops.rankwise.samplewise_loss(logits, *others, self.handle)
+            return Outcome(loss, dict(zip(("positives", *self.log), parts.detach().unbind(), strict=True)))
+        return self._differentiable(self._read(rows, logits, labels, quality, image))
 
     @eager
     def dense_outcome(
@@ -57,72 +100,132 @@ class SamplewiseLoss(Loss):
         if not self.takes_weights and not (weight is None and normalizer is None):
             raise ValueError(f"{type(self).__name__} has its own weighting; remove weight and normalizer")
         samples = read_dense(logits, targets, mask, weight, normalizer).samples()
-        return self._counted(samples if self.reads_image(samples.image) else replace(samples, image=None))
+        return self._differentiable(samples if self.reads_image(samples.image) else replace(samples, image=None))
 
-    def _counted(self, samples: Samples) -> Outcome:
-        outcome = self.of(samples)
-        number = torch.full_like(outcome.loss.detach(), len(samples.rows))
-        return replace(outcome, parts={"positives": number, **outcome.parts})
+    def _read(
+        self, rows: Tensor | None, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None
+    ) -> Samples:
+        return read_samples(
+            logits,
+            labels,
+            quality,
+            image,
+            needs_quality=self.needs_quality,
+            needs_image=self.reads_image(image),
+            look=self.looks or logits.device.type == "cpu",
+            rows=rows,
+        )
+
+    def _differentiable(self, samples: Samples) -> Outcome:
+        found = self.of(samples)
+        loss = _KnownGradient.apply(samples.logits, found.loss, found.gradient, found.scale)
+        dtype = samples.logits.dtype
+        parts = zip(self.log, (part.to(dtype) for part in found.parts), strict=True)
+        return Outcome(loss, {"positives": samples.number, **dict(parts)})
+
+
+@torch.library.custom_op("rankwise::samplewise_loss", mutates_args=())
+def _operator(
+    logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None, handle: str
+) -> list[Tensor]:
+    """The loss with this handle, in a compiled graph: loss, scalars to log, gradient."""
+    loss: SamplewiseLoss = of_handle(handle)
+    samples = loss._read(None, logits, labels, quality, image)
+    found = loss.of(samples)
+    gradient = found.gradient if found.scale is None else found.gradient * found.scale
+    parts = torch.stack([part.to(samples.logits.dtype) for part in (samples.number, *found.parts)])
+    return [found.loss.clone(), parts, gradient]
+
+
+@_operator.register_fake
+def _(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None, handle: str) -> list[Tensor]:
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    number = 1 + len(of_handle(handle).log)
+    gradient = torch.empty_like(logits, dtype=dtype, memory_format=torch.contiguous_format)
+    return [logits.new_empty((), dtype=dtype), logits.new_empty(number, dtype=dtype), gradient]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.save_for_backward(output[2])
+    ctx.dtype = inputs[0].dtype
+
+
+def _operator_backward(ctx: Any, upstream: list[Tensor]) -> tuple[Tensor | None, ...]:
+    (gradient,) = ctx.saved_tensors
+    return (gradient * upstream[0]).to(ctx.dtype), None, None, None, None
+
+
+_operator.register_autograd(_operator_backward, setup_context=_setup_context)
 
 
 class _KnownGradient(torch.autograd.Function):
-    """A value whose gradient was computed along with it."""
+    """A value whose gradient was computed with it, up to a factor."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, logits: Tensor, value: Tensor, gradient: Tensor, scale: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(gradient, scale)  # type: ignore[arg-type]
         return value.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: torch.autograd.function.FunctionCtx, upstream: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        if upstream.device.type == "cpu" and upstream.item() == 1:
-            return (
-                unshared(gradient),
-                None,
-                None,
-            )  # a sum of losses passes on ones: saves a pass
-        return gradient * upstream, None, None
+    def backward(ctx: torch.autograd.function.FunctionCtx, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        gradient, scale = ctx.saved_tensors  # type: ignore[attr-defined]
+        if scale is not None:
+            upstream = upstream * scale
+        elif upstream.device.type == "cpu" and upstream.item() == 1:
+            # A sum of losses passes on ones: one pass over the samples less.
+            return unshared(gradient), None, None, None
+        return gradient * upstream, None, None, None
 
 
-def with_gradient(logits: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-    """The scalar ``value`` as a function of ``logits`` with this gradient: no graph and no second pass over them."""
-    result: Tensor = _KnownGradient.apply(logits, value.to(logits.dtype), gradient)
-    return result
+def with_gradient(samples: Samples, loss: Tensor, gradient: Tensor, *parts: Tensor) -> Found:
+    """A loss with its gradient; both are NaN if unchecked samples are invalid."""
+    loss = loss.to(samples.logits.dtype)
+    return Found(loss if samples.sound is None else loss * samples.sound, gradient, parts, samples.sound)
 
 
-def world_positives(samples: Samples) -> Tensor:
-    """The divisor of sums: by default the mean number of positives per process, at least 1 in total."""
+def world_positives(samples: Samples, number: Tensor | None = None) -> Tensor:
+    """What sums are divided by: if not given, the positives a process has on average, at least 1 in all."""
     if samples.normalizer is not None:
         return samples.normalizer
-    return all_reduce_mean(samples.logits.new_tensor(float(len(samples.rows)))).clamp(min=1 / world_size())
+    return all_reduce_mean(samples.number if number is None else number).clamp(min=1 / world_size())
 
 
 def focal_sum(
     samples: Samples,
     gamma: float,
     weight: float,
-    positive: Callable[[Tensor], Tensor],
+    target: Tensor | float,
+    positive_weight: Tensor | float = 1.0,
+    positive_gamma: float = 0.0,
     constant_weight: bool = False,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Sum of ``weight`` · p^γ · softplus(x) over the negatives, p = sigmoid(x), and of the positives' own terms.
+) -> Found:
+    """The sum over all samples for losses of the focal family: cross entropy weighted by the error of the score.
 
-    Focal, quality focal, varifocal, MAL, IA-BCE and position-supervised loss are this, with different terms for the
-    positives. The gradient is computed in the same pass, block by block, since building it by autograd costs several
-    times as much.
+    - negatives: ``weight`` · p^γ · −log(1 − p), p = sigmoid(x)
+    - positives: ``positive_weight`` · |y − p|^γ⁺ · −(y · log p + (1 − y) · log(1 − p)), y the target, a constant
+
+    This covers focal, quality focal, varifocal, MAL, IA-BCE and position-supervised loss. The gradient is computed in
+    the same pass, block by block or by a GPU kernel, because autograd would take several times as long.
 
     Args:
         samples: The samples.
-        gamma: How strongly easy negatives are down-weighted.
-        weight: Factor on the negatives.
-        positive: Computes the term of each positive from its logit, [P] to [P].
-        constant_weight: Whether p^γ is a constant for the gradient.
+        gamma: γ of negatives.
+        weight: Weight of the negatives.
+        target: y, [P], or one for all positives.
+        positive_weight: Weight of the positives, [P], or one for all.
+        positive_gamma: γ⁺.
+        constant_weight: Whether p^γ of negatives is a constant for the gradient.
 
     Returns:
-        The sum over all samples divided by the number of positives (:func:`world_positives`), with the two sums' parts.
+        The sum over all samples divided by the number of positives (:func:`world_positives`), with its two parts.
     """
-    logits, count = samples.logits.detach(), world_positives(samples)
+    own = target, positive_weight, positive_gamma
+    if samples.there is not None and _has_kernel(samples.logits):
+        return _by_kernel(samples, gamma, weight, own, constant_weight)
+    logits, count = samples.values, world_positives(samples)
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
     scale = weight / count
 
@@ -140,22 +243,44 @@ def focal_sum(
         return modulation.mul_(cross_entropy).sum()
 
     negatives = scale * total(over_blocks(samples, negatives_of), like=logits.new_zeros(()))
-    terms, slope = _derived(positive, logits[samples.rows, samples.classes])
+    terms, slope = _positive_terms(samples.positives, *own)
     if samples.weight is not None:
         weights = samples.weight[samples.rows, samples.classes]
         terms, slope = terms * weights, slope * weights
-    gradient[samples.rows, samples.classes] = slope / count
-    positives = terms.sum(dtype=torch.float64) / count
-    loss = with_gradient(samples.logits, negatives + positives, gradient)
-    return loss, {"positive": positives.to(logits.dtype), "negative": negatives.to(logits.dtype)}
+    samples.write(gradient, slope / count)
+    positives = samples.only_positives(terms).sum(dtype=torch.float64) / count
+    return with_gradient(samples, negatives + positives, gradient, positives, negatives)
 
 
-def _derived(terms: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    """Terms, each of one x, and their derivatives; in inference mode, which allows none, zeros instead."""
-    if torch.is_inference_mode_enabled():
-        return terms(x), torch.zeros_like(x)
-    with torch.enable_grad():
-        x.requires_grad_()
-        values = terms(x)
-        (slope,) = torch.autograd.grad(values.sum(), x)
-    return values.detach(), slope
+def _positive_terms(x: Tensor, target: Tensor | float, weight: Tensor | float, gamma: float) -> tuple[Tensor, Tensor]:
+    """The terms of the positives and their derivatives, [P] each."""
+    p, q = x.sigmoid(), x.neg().sigmoid()
+    lack = target * q - (1 - target) * p  # target minus score, exact for targets 0 and 1
+    entropy = target * F.softplus(x.neg()) + (1 - target) * F.softplus(x)
+    if gamma == 0:
+        return weight * entropy, -weight * lack
+    away = lack.abs()
+    nonzero = away.where(away > 0, 1.0)
+    # A sample at its target gets no gradient: a power below 1 has no derivative there.
+    weight = (weight * nonzero.pow(gamma)).where(away > 0, 0.0)
+    return weight * entropy, -weight * lack.sign() * (gamma * entropy * (p * q / nonzero) + away)
+
+
+def _has_kernel(logits: Tensor) -> bool:
+    return logits.device.type == "cuda" and logits.dtype == torch.float32 and find_spec("triton") is not None
+
+
+def _by_kernel(
+    samples: Samples,
+    gamma: float,
+    weight: float,
+    positives: tuple[Tensor | float, Tensor | float, float],
+    constant_weight: bool,
+) -> Found:
+    from rankwise.losses.focal_triton import focal_sums
+
+    logits = samples.logits.detach()
+    sums, gradient = focal_sums(logits, samples.labels, *positives, weight, gamma, constant_weight)
+    scale = torch.where(sums[3] > 0, torch.nan, 1.0) / world_positives(samples, sums[2])
+    positive, negative, loss = (torch.cat([sums[:2], sums[:2].sum(0, keepdim=True)]) * scale).to(logits.dtype)
+    return Found(loss, gradient, (positive, negative), scale.to(logits.dtype))

@@ -7,9 +7,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples, check_choice
-from rankwise.losses.samplewise import SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
 
 #: Beyond this, the sigmoid is 0 or 1 in float64 and its derivative is below 1e-26.
 SATURATED = 60.0
@@ -41,6 +40,7 @@ class SmoothAPLoss(SamplewiseLoss):
 
     needs_quality = False
     takes_weights = False
+    log = ("precision",)
 
     def __init__(self, temperature: float = 0.01, method: Method = "fast") -> None:
         super().__init__()
@@ -50,7 +50,11 @@ class SmoothAPLoss(SamplewiseLoss):
         self.temperature = temperature
         self.method: Method = method
 
-    def of(self, samples: Samples) -> Outcome:
+    @property
+    def looks(self) -> bool:
+        return True  # pairs of positives
+
+    def of(self, samples: Samples) -> Found:
         with torch.no_grad():
             scores = samples.logits.detach().double().sigmoid()
             negative = torch.ones_like(scores, dtype=torch.bool)
@@ -72,8 +76,7 @@ class SmoothAPLoss(SamplewiseLoss):
             gradient[samples.rows, samples.classes] = own
             gradient *= scores * (1 - scores)
             precision = 1 - loss if len(positives) else loss
-        value = with_gradient(samples.logits, loss, gradient.to(samples.logits.dtype))
-        return Outcome(value, {"precision": precision.to(value.dtype)})
+        return with_gradient(samples, loss, gradient.to(samples.logits.dtype), precision)
 
     def _sums(self, positives: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """For each positive the sums of S and of its slope over the others, float64 [P]."""

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn import functional as F
-
-from rankwise.losses.base import Outcome
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
 
 
 class VarifocalLoss(SamplewiseLoss):
@@ -33,11 +29,6 @@ class VarifocalLoss(SamplewiseLoss):
         self.alpha = alpha
         self.gamma = gamma
 
-    def of(self, samples: Samples) -> Outcome:
-        target = samples.positive_quality
-
-        def positive(x: Tensor) -> Tensor:
-            return target * F.binary_cross_entropy_with_logits(x, target, reduction="none")
-
-        loss, parts = focal_sum(samples, self.gamma, self.alpha, positive)
-        return Outcome(loss, parts)
+    def of(self, samples: Samples) -> Found:
+        quality = samples.positive_quality
+        return focal_sum(samples, self.gamma, self.alpha, quality, quality)

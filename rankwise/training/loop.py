@@ -54,7 +54,7 @@ from rankwise.training.schedule import build_optimizer, head_lr, lr_factor, set_
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
 from rankwise.training.start import announcement
 from rankwise.training.state import Progress, RunState, fixed_settings, read_checkpoint, without_pretrained
-from rankwise.training.step import Buffers, PlainForward, finite
+from rankwise.training.step import Buffers, PlainForward, compiled, finite
 from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
 
@@ -133,7 +133,7 @@ class Run:
             )
         model: nn.Module = PlainForward(self.detector)
         if settings.compile:
-            model = torch.compile(model)  # type: ignore[assignment]
+            model = compiled(model, self.criterion, fabric.device)
         scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
         self.model, self.optimizer = fabric.setup(model, build_optimizer(self.detector, recipe.optimizer, scaled))
         self.ema = ModelEmaV3(self.detector, decay=settings.ema, use_warmup=True) if settings.ema else None

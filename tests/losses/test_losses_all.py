@@ -281,8 +281,9 @@ def test_threads_do_not_change_the_result(loss):
 def test_a_compiled_step_may_go_through_it(loss):
     logits, labels, quality = scene()
     expected = copy.deepcopy(loss)(2 * logits, labels, quality)
+    torch.compiler.reset()
 
-    @torch.compile(backend="eager")
+    @torch.compile(backend="aot_eager", fullgraph=True)
     def step(x: Tensor) -> Tensor:
         return loss(2 * x, labels, quality) + 1
 

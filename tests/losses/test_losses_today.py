@@ -135,11 +135,24 @@ def test_with_the_published_softness_spearman_is_pearson() -> None:
 
 @pytest.mark.parametrize("softness", [1e-3, 0.05, 1.0])
 def test_soft_ranks_are_projections_with_their_gradient(softness: float) -> None:
-    values = torch.rand(9, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).requires_grad_()
-    ranks = soft_rank(values, softness)
+    values = torch.rand(9, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    ranks, adjoint = soft_rank(values, softness)
     assert ranks.sum().item() == pytest.approx(45)
     assert (ranks[values.argsort()].diff() >= 0).all()
-    assert torch.autograd.gradcheck(lambda x: soft_rank(x, softness), (values,), eps=1e-8)
+    steps = 1e-8 * torch.eye(len(values), dtype=values.dtype)
+    ends = [[soft_rank(values + step, softness)[0] for step in signed] for signed in (steps, -steps)]
+    jacobian = (torch.stack(ends[0]) - torch.stack(ends[1])) / 2e-8
+    weights = torch.randn(len(values), dtype=values.dtype)
+    torch.testing.assert_close(adjoint(weights), jacobian @ weights, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("coefficient", ["spearman", "pearson", "concordance"])
+def test_the_gradient_of_the_correlation_is_its_derivative(coefficient: str) -> None:
+    generator = torch.Generator().manual_seed(4)
+    logits = torch.randn(7, 2, dtype=torch.float64, generator=generator).requires_grad_()
+    labels, quality = torch.tensor([0, 1, 2, 0, 1, -1, 0]), torch.rand(7, dtype=torch.float64, generator=generator)
+    loss = CorrelationLoss(FocalLoss(), coefficient)
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels, quality), (logits,), eps=1e-7)
 
 
 def test_correlation_rises_by_its_gradient_and_keeps_the_other_loss() -> None:

@@ -1,20 +1,24 @@
-"""A compiled detector trains as one that is not."""
+"""A compiled detector and criterion train as those that are not, without graph breaks."""
+
+import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
-from rankwise.assign import ATSS
+from rankwise.assign import ATSS, IoUThreshold
 from rankwise.criterion import Criterion
-from rankwise.losses import APELoss, FocalLoss, RankSortLoss
+from rankwise.losses import APELoss, FocalLoss
 from rankwise.models import Detector
 from rankwise.models.settings import BackboneSettings, DetectorSettings, HeadSettings, InputSettings, NeckSettings
-from rankwise.training.step import PlainForward
-from rankwise.types import Predictions
+from rankwise.training.step import PlainForward, compiled
+from rankwise.types import Predictions, Target
 
 
-@pytest.mark.parametrize("loss", [APELoss, RankSortLoss, FocalLoss])
-def test_a_compiled_step_gives_the_gradients_of_a_plain_one(loss):
+def scene() -> tuple[PlainForward, torch.Tensor, list[Target]]:
+    """A small detector, two images, and their targets with a crowd region."""
     torch.manual_seed(0)
+    torch.compiler.reset()
     settings = DetectorSettings(
         input=InputSettings(64, 64),
         backbone=BackboneSettings("resnet10t", args={"channels": [8, 8, 8, 8], "stem_width": 8}),
@@ -22,18 +26,62 @@ def test_a_compiled_step_gives_the_gradients_of_a_plain_one(loss):
         head=HeadSettings(8, depth=1),
     )
     model = PlainForward(Detector(settings, ["a", "b"])).eval()
-    criterion = Criterion(loss(), ATSS())
-    images = torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8)
-    target = {"boxes": torch.tensor([[5.0, 8.0, 40.0, 50.0]]), "labels": torch.tensor([1])}
+    boxes = torch.tensor([[5.0, 8.0, 40.0, 50.0], [30.0, 2.0, 60.0, 30.0]])
+    targets: list[Target] = [
+        {"boxes": boxes, "labels": torch.tensor([1, 0]), "iscrowd": torch.tensor([False, True])},
+        {"boxes": boxes, "labels": torch.tensor([0, 1])},
+    ]
+    return model, torch.randint(256, (2, 3, 64, 64), dtype=torch.uint8), targets
 
-    def gradients(forward) -> dict[str, torch.Tensor]:
-        def step(x: torch.Tensor) -> torch.Tensor:
-            return criterion(Predictions(**forward(x)), [target, target]).total
 
+@pytest.mark.parametrize("loss", [APELoss, FocalLoss])
+def test_a_compiled_step_gives_the_gradients_of_a_plain_one(loss) -> None:
+    model, images, targets = scene()
+
+    def gradients(forward, criterion) -> dict[str, torch.Tensor]:
         model.zero_grad()
-        step(images).backward()
+        criterion(Predictions(**forward(images)), targets).total.backward()
         return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
 
-    plain = gradients(model)
-    torch.testing.assert_close(gradients(torch.compile(model, backend="eager")), plain)
+    plain = gradients(model, Criterion(loss(), ATSS()))
+    criterion = Criterion(loss(), ATSS())
+    criterion.compile_losses(backend="aot_eager")
+    torch.testing.assert_close(gradients(torch.compile(model, backend="eager", fullgraph=True), criterion), plain)
     assert any(value.any() for value in plain.values())
+
+
+def test_the_whole_criterion_with_its_assigner_is_one_graph() -> None:
+    model, images, targets = scene()
+    predictions = Predictions(**model(images)).detach()
+    criterion = Criterion(FocalLoss(), IoUThreshold())
+    whole = torch.compile(copy.deepcopy(criterion), backend="eager", fullgraph=True)
+    found, expected = whole(predictions, targets), criterion(predictions, targets)
+    torch.testing.assert_close((found.terms, found.log), (expected.terms, expected.log))
+    assert expected.log["positives"] > 0
+
+
+def test_compiled_losses_take_any_number_of_objects_with_two_graphs() -> None:
+    model, images, _ = scene()
+    predictions = Predictions(**model(images)).detach()
+    plain, criterion = Criterion(FocalLoss(), ATSS()), Criterion(FocalLoss(), ATSS())
+    graphs = []
+    criterion.compile_losses(backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    for counts in ([2, 2], [3, 1], [0, 0], [1, 0], [5, 2]):
+        batch = [
+            {"boxes": torch.rand(n, 2).repeat(1, 2) * 30 + torch.tensor([0.0, 0, 9, 20]), "labels": torch.arange(n) % 2}
+            for n in counts
+        ]
+        predictions = replace(predictions, logits=predictions.logits + 0.1)
+        found, expected = criterion(predictions, batch), plain(predictions, batch)
+        torch.testing.assert_close((found.terms, found.log), (expected.terms, expected.log))
+    assert len(graphs) == 2
+
+
+def test_on_a_gpu_the_criterion_is_compiled_too(monkeypatch) -> None:
+    model, _, _ = scene()
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    criterion = Criterion(FocalLoss(), ATSS())
+    assert compiled(model, criterion, torch.device("cpu")) is model
+    assert "losses_of" not in vars(criterion)
+    compiled(model, criterion, torch.device("cuda"))
+    assert "losses_of" in vars(criterion)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankwise.assign import ATSS, PAA, Assigner, IoUThreshold
 from rankwise.criterion import Criterion
-from rankwise.losses import APELoss
+from rankwise.losses import APELoss, FocalLoss
 from rankwise.losses.base import Loss, Outcome
 from rankwise.models.postprocess import postprocess
 from rankwise.models.settings import PostprocessSettings
@@ -74,8 +74,9 @@ def step(loss: Loss, assigner: Assigner) -> CountGPUWork:
         (Lossless(), IoUThreshold(), 150),
         (APELoss(), ATSS(), 150),
         (APELoss(), PAA(), 265),
+        (FocalLoss(), ATSS(), 150),
     ],
-    ids=["ATSS", "PAA", "IoUThreshold", "APE and ATSS", "APE and PAA"],
+    ids=["ATSS", "PAA", "IoUThreshold", "APE and ATSS", "APE and PAA", "focal and ATSS"],
 )
 def test_a_step_launches_little_and_waits_once(loss: Loss, assigner: Assigner, launches: int) -> None:
     work = step(loss, assigner)

@@ -1,0 +1,42 @@
+"""Losses with one term per sample on a GPU: the same numbers, no host sync, a kernel that compiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rankwise.losses import FocalLoss, MALoss, VarifocalLoss
+
+HERE = Path(__file__).parent
+
+
+def test_a_gpu_computes_what_a_cpu_computes_and_never_makes_the_host_wait() -> None:
+    pytest.importorskip("triton")
+    paths = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, str(HERE / "gpu_losses.py")]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.stdout == "equal\n", result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("target", ["sm_80", "gfx942"])
+def test_the_kernel_compiles_ahead_of_time(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.syspath_prepend(HERE.parent / "pairsums")
+    from triton_compilation import TOOLS, recorded_launches, usage
+
+    if not target.startswith("gfx") and not (TOOLS / "ptxas").exists():
+        pytest.skip(f"Triton's ptxas is not installed: the kernel for {target} was not compiled")
+    with recorded_launches() as launches, FakeTensorMode():
+        logits, quality = torch.empty(100, 80, device="cuda"), torch.empty(100, device="cuda")
+        labels = torch.empty(100, dtype=torch.int64, device="cuda")
+        for loss in (FocalLoss(), VarifocalLoss(), MALoss()):
+            loss(logits, labels, quality)
+    assert len(launches) == 3
+    assert not any(usage(launch, target).spills for launch in launches)
