@@ -59,8 +59,8 @@ def value_of(flags: list[str], flag: str) -> str | None:
 
 
 def subclasses(base: type) -> list[type]:
-    """A class and all its concrete subclasses, without the placeholder classes of the parser."""
-    if base.__name__.startswith("LazyInstance_"):
+    """A class and all its concrete public subclasses, without the placeholder classes of the parser."""
+    if base.__name__.startswith(("LazyInstance_", "_")):
         return []
     found = [] if inspect.isabstract(base) else [base]
     for cls in list[type](base.__subclasses__()):
