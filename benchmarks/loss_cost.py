@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bucketed import bucketed
 from torchvision.ops import sigmoid_focal_loss
 
 import rankwise.losses as losses
@@ -33,6 +34,14 @@ RANKING = ["APELoss", "PELoss", "APLoss", "RankSortLoss", "ALRPLoss", "RankDetLo
 PLAIN = ["APELoss", "APLoss"]
 OTHERS = ["DRLoss", "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss"]
 OTHERS += ["MALoss", "IABCELoss", "PositionSupervisedLoss", "CorrelationLoss"]
+#: With a target per entry instead of labels.
+BY_TARGETS = ["APELoss", "FocalLoss"]
+#: Also measured in the bucketed approximation, with the error of its gradient.
+BUCKETED = ["APLoss", "RankSortLoss"]
+#: Takes every pair of a positive and a negative whose scores are close: measured with few samples only.
+SMOOTH = ("SmoothAPLoss", 100_000)
+#: Contestants slower than this, in milliseconds, take three turns.
+SLOW = 300
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -74,16 +83,33 @@ def measure(samples: int, stage: str, turns: int) -> dict[str, Any]:
     }
     contestants = {name: getattr(losses, name)() for name in RANKING + OTHERS}
     contestants |= {f"{name}, torch": getattr(losses, name)(method="torch") for name in PLAIN}
+    if samples <= SMOOTH[1]:
+        contestants[SMOOTH[0]] = getattr(losses, SMOOTH[0])()
     for name, loss in contestants.items():
         calls[name] = lambda leaf, loss=loss: loss(leaf, labels, quality)
+    targets = target * quality[:, None]
+    for name in BY_TARGETS:
+        calls[f"{name}.dense"] = lambda leaf, loss=contestants[name]: loss.dense(leaf, targets)
+    for name in BUCKETED:
+        calls[f"{name}, bucketed"] = lambda leaf, loss=contestants[name]: bucketed(loss, leaf, labels, quality)
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(turns + 2):  # the first turns compile and warm up
         for name, call in calls.items():
+            if len(taken[name]) > 2 and min(taken[name]) > SLOW:
+                continue
             found = seconds(call, logits)
             if turn > 1:
                 taken[name].append(1000 * found)
     times = {name: {"best": min(found), "median": statistics.median(found)} for name, found in taken.items()}
-    return {"samples": samples, "positives": SIZES[samples], "stage": stage, "ms": times}
+    errors = {name: gradient_error(calls[f"{name}, bucketed"], calls[name], logits) for name in BUCKETED}
+    return {"samples": samples, "positives": SIZES[samples], "stage": stage, "ms": times, "gradient_error": errors}
+
+
+def gradient_error(call: Callable, exact: Callable, logits: torch.Tensor) -> float:
+    """The norm of the error of a gradient relative to that of the exact one."""
+    leaf = logits.detach().requires_grad_()
+    found, expected = (torch.autograd.grad(one(leaf), leaf)[0].double() for one in (call, exact))
+    return float((found - expected).norm() / expected.norm())
 
 
 def ratio(row: dict[str, Any], name: str, base: str) -> float:
@@ -105,7 +131,8 @@ def short_table(rows: list[dict[str, Any]]) -> str:
 
 def long_table(rows: list[dict[str, Any]]) -> str:
     """All losses and stages."""
-    columns = [*RANKING, *OTHERS, *(f"{name}, torch" for name in PLAIN)]
+    columns = [*RANKING, *OTHERS, *(f"{name}, torch" for name in PLAIN), *(f"{name}.dense" for name in BY_TARGETS)]
+    columns += [*(f"{name}, bucketed" for name in BUCKETED), SMOOTH[0]]
     lines = [
         "# Cost of the losses",
         "",
@@ -119,10 +146,16 @@ def long_table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         for base in ("fused", "eager"):
-            numbers = " | ".join(f"{ratio(row, name, base):.2f}" for name in columns)
+            numbers = " | ".join(f"{ratio(row, name, base):.2f}" if name in row["ms"] else "–" for name in columns)
             own = row["ms"][f"{base} focal loss"]
             start = f"| {row['samples']:,} | {row['positives']:,} | {row['stage']} | {base} | {numbers}"
             lines.append(f"{start} | {own['best']:.1f} | {own['median']:.1f} |")
+    lines += ["", "Error of the bucketed gradients, relative to the norm of the exact ones:", ""]
+    lines += ["| samples | training | " + " | ".join(BUCKETED) + " |", "|---:|---|" + "---:|" * len(BUCKETED)]
+    for row in rows:
+        if "gradient_error" in row:
+            errors = " | ".join(f"{row['gradient_error'][name]:.1%}" for name in BUCKETED)
+            lines.append(f"| {row['samples']:,} | {row['stage']} | {errors} |")
     return "\n".join(lines) + "\n"
 
 
@@ -154,7 +187,12 @@ def main() -> None:
             print(samples, stage, flush=True)
             for name, ms in rows[-1]["ms"].items():
                 against = " ".join(f"{ratio(rows[-1], name, base):6.2f} x {base}" for base in ("fused", "eager"))
-                print(f"  {name:20} best {ms['best']:8.2f} ms  median {ms['median']:8.2f} ms  {against}", flush=True)
+                print(f"  {name:22} best {ms['best']:8.2f} ms  median {ms['median']:8.2f} ms  {against}", flush=True)
+            for name, error in rows[-1]["gradient_error"].items():
+                print(f"  {name}, bucketed: error of the gradient {error:.1%}", flush=True)
+            for name in BY_TARGETS:
+                share = rows[-1]["ms"][f"{name}.dense"]["best"] / rows[-1]["ms"][name]["best"]
+                print(f"  {name}.dense: {share:.2f} times the call with labels", flush=True)
         if not words.quick:
             write(sorted(rows, key=lambda row: (row["samples"], list(STAGES).index(row["stage"]))))
 

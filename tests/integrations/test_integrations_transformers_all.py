@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from integration_models import CLASSES, rt_detr_v2
+from integration_models import CLASSES, d_fine, deformable_detr, detr, rt_detr_v2
 from torch import Tensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.multiprocessing.spawn import spawn
@@ -75,10 +75,22 @@ def test_a_training_step_changes_the_classification_loss_alone(build: Callable[[
             torch.testing.assert_close(ranked.loss_dict[name], value)
     empty = called(model, [nothing(), nothing()])
     assert {value.item() for name, value in empty.loss_dict.items() if name.startswith(CLASSIFICATION)} == {0}
-    model.save_pretrained(tmp_path)
-    again = type(model).from_pretrained(tmp_path)
+    assert_reloads(model, tmp_path)
+
+
+def assert_reloads(model: Any, folder: Path) -> None:
+    """A saved model is loaded with the same weights and its own loss."""
+    model.save_pretrained(folder)
+    again = type(model).from_pretrained(folder)
+    assert type(again.loss_function) is type(lambda: None)
+    assert again.loss_function.__module__.startswith("transformers.")
     with torch.no_grad():
         torch.testing.assert_close(again.eval()(images()).logits, model.eval()(images()).logits)
+
+
+@pytest.mark.parametrize("build", [d_fine, deformable_detr, detr])
+def test_the_others_are_saved_and_loaded_too(build: Callable[[], Any], tmp_path: Path) -> None:
+    assert_reloads(use_ranking(built(build)), tmp_path)
 
 
 @pytest.mark.parametrize("kind", [GroundingDinoForObjectDetection, MMGroundingDinoForObjectDetection])

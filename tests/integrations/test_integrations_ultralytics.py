@@ -36,6 +36,24 @@ print("LOADED", type(model.model).__name__, getattr(model.model, "criterion", No
 """
 
 
+#: The criterion of each task after the callback.
+TASKS = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from train_yolo import slim
+from ultralytics import YOLO
+from ultralytics.cfg import get_cfg
+from rankwise.integrations.ultralytics import RankingTerm, use_ranking
+for kind in ("yolo11n-seg", "yolo11n-pose", "yolo11n-obb"):
+    yolo = use_ranking(YOLO(slim(Path(sys.argv[1]), kind)))
+    model, install = yolo.model, yolo.callbacks["on_pretrain_routine_end"][-1]
+    model.args = get_cfg()
+    install(SimpleNamespace(args=model.args, model=model, ema=None, validator=None))
+    print(yolo.task, type(model.criterion).__name__, isinstance(model.criterion.bce, RankingTerm))
+"""
+
+
 def run(folder: Path, *words: str) -> str:
     offline = {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -72,6 +90,13 @@ def test_other_versions_train_in_all_their_branches(kind: str, tmp_path: Path) -
     write_yolo(tmp_path, repeats=1)
     found = trained(tmp_path, kind, "0", "1")
     assert found["terms"] == (["one2many", "one2one"] if kind == "yolo26n" else ["all"])
+
+
+@installed
+def test_segmentation_pose_and_oriented_boxes_rank_their_classes(tmp_path: Path) -> None:
+    lines = [line.split() for line in run(tmp_path, "-c", TASKS, str(tmp_path)).splitlines() if line.endswith("True")]
+    assert [line[0] for line in lines] == ["segment", "pose", "obb"]
+    assert len({line[1] for line in lines}) == 3  # each has a criterion of its own
 
 
 class Criterion:
