@@ -57,10 +57,12 @@ def predict_images(
         crop: Whether to save each object as a separate image.
     """
     from rankwise.evaluation.inference import pick_device
-    from rankwise.models import Detector
+    from rankwise.models import Detector, weights
 
     sources = find_inputs(words)
     detector = Detector.load(run, device=pick_device(device))
+    if stopped := weights.unevaluated(run):
+        _say(stopped)
     say_units(detector.confidence, precision, calibrated)
 
     def detect(images: list[Any], least: float | None = threshold) -> list[Any]:

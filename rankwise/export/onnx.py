@@ -18,7 +18,7 @@ from rankwise.export.manifest import KEY, Manifest
 from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.files.writing import explained, make_folder
-from rankwise.models import Detector, ModelError
+from rankwise.models import Detector, ModelError, weights
 from rankwise.models.confidence import HOW_TO_CALIBRATE
 from rankwise.models.tta import tta_views
 
@@ -60,7 +60,10 @@ def export_run(run: Path, out: Path | None = None, nms: Nms = "outside", opset: 
     """
     detector = Detector.load(run)
     out = out or (run if run.is_dir() else run.parent) / "model.onnx"
-    return export_detector(detector, out, nms, opset, Console(highlight=False))
+    console = Console(highlight=False)
+    if stopped := weights.unevaluated(run):
+        console.print(stopped, soft_wrap=True, markup=False)
+    return export_detector(detector, out, nms, opset, console)
 
 
 def export_detector(

@@ -50,11 +50,11 @@ def announcement(
         f"weights   {weights}",
         f"run       {folder}/",
         *balance_lines(train, recipe.data.balance),
-        *(warnings(train, sizes) if isinstance(train.records, list) else []),
+        *(warnings(train, sizes, bool(recipe.data.balance)) if isinstance(train.records, list) else []),
     ]
 
 
-def warnings(train: DetectionDataset, sizes: InputSettings) -> list[str]:
+def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = False) -> list[str]:
     """Warnings about class imbalance, tiny boxes and probable annotation mistakes, one line each."""
     lines = []
     labels = Counter(int(label) for record in train.records for label in record.labels[~record.iscrowd])
@@ -62,8 +62,8 @@ def warnings(train: DetectionDataset, sizes: InputSettings) -> list[str]:
     (few, rare), (many, frequent) = counts[0], counts[-1]
     if many >= UNEVEN * max(few, 1) or few == 0 < many:
         lines.append(
-            f"uneven    {frequent!r} has {many:,} boxes, {rare!r} has {few:,}: expect a lower AP for rare classes; "
-            "--data.balance samples their images more often"
+            f"uneven    {frequent!r} has {many:,} boxes, {rare!r} has {few:,}: expect a lower AP for rare classes"
+            + ("" if balanced else "; --data.balance samples their images more often")
         )
     shorter, seen = [], []
     for record in train.records:

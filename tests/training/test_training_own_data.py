@@ -179,6 +179,7 @@ def stopped(run, tmp_path):
 
 def test_a_run_without_an_evaluation_is_used_from_its_checkpoint(stopped, data, tmp_path, capsys):
     main(["predict", str(stopped), str(next((data / "val").iterdir())), "--out", str(tmp_path / "found")])
+    assert "was stopped before its first evaluation" in capsys.readouterr().out
     main(["eval", str(stopped)])
     assert "was stopped before its first evaluation" in capsys.readouterr().out
     assert json.loads((stopped / "eval.json").read_text())["images"] == 4
