@@ -14,6 +14,7 @@ from rankwise.data.combine import Combine
 from rankwise.data.finding import find_source
 from rankwise.data.formats import shared_images
 from rankwise.data.splits import matching_splits
+from rankwise.data.yolo_files import yaml_file
 from rankwise.from_dict import from_dict
 from rankwise.images.settings import InputSettings
 
@@ -103,9 +104,15 @@ def results_subfolder(section: dict[str, Any], data: str | None, split: str | No
         tta: Whether the evaluation uses another test-time augmentation.
     """
     parts = []
-    if data is not None and Path(data).resolve() != Path(str(section.get("path"))).resolve():
-        parts.append(Path(data).resolve().name)
+    if data is not None and _home(data) != _home(section.get("path")):
+        parts.append(home.stem if (home := _home(data)).is_file() else home.name)
     if split is not None and split != section.get("val", "val"):
         parts.append(split)
     name = "-".join(["eval", *parts]) if parts else ""
     return f"{name}-tta".lstrip("-") if tta else name
+
+
+def _home(data: object) -> Path:
+    """A dataset's folder; of a file that is not the one the folder is read by, the file."""
+    path = Path(str(data)).resolve()
+    return path.parent if path.is_file() and path == yaml_file(path.parent) else path

@@ -19,7 +19,7 @@ from data_folders import (
 )
 from test_data_formats import assert_shows
 
-from rankwise.config.datasets import open_datasets
+from rankwise.config.datasets import open_datasets, results_subfolder
 from rankwise.config.settings import DataSettings
 from rankwise.data import DataError, check, open_dataset, print_report
 from rankwise.data.finding import find_source
@@ -281,6 +281,8 @@ def test_a_file_of_the_dataset_may_be_named_instead_of_its_folder(tmp_path, monk
     for path in (yolo / "parts.yaml", Path("parts.yaml")):
         train, val = open_datasets(DataSettings(path=str(path)), InputSettings())
         assert (len(train), len(val), train.notes) == (16, 4, [])
+    assert results_subfolder({"path": str(yolo)}, str(yolo / "data.yaml"), None) == ""
+    assert results_subfolder({"path": str(yolo)}, str(yolo / "parts.yaml"), None) == "eval-parts"
     whole = pictures(16, 0)
     assert_shows(open_dataset(coco / "annotations" / "instances_train.json", val="train"), whole)
     assert len(open_dataset(coco / "annotations" / "instances_train.json")) == 16 - round(16 * HELD_OUT)
