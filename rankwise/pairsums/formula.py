@@ -1,14 +1,20 @@
-"""The formulas of the ranking losses: from each positive's sums over its pairs to the loss and the gradient."""
+"""The formulas of the ranking losses: from each positive's sums over its pairs to the loss and the gradient.
+
+They use only what tensors and numpy's arrays have in common: the numba engine has arrays, the others tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from rankwise.pairsums.spec import Family, RankingSpec
+
+#: A float64 Tensor or numpy array.
+Array: TypeAlias = Any
 
 #: RankSort: positives with fewer missorted ones above them have no sorting gradient: nothing to share it among.
 FEW_MISSORTED = 1e-9
@@ -23,9 +29,9 @@ class Sums(NamedTuple):
     The number may be None unless the spec has a margin: nothing else asks for it.
     """
 
-    rank: Tensor
-    error: Tensor
-    number: Tensor | None = None
+    rank: Array
+    error: Array
+    number: Array | None = None
 
 
 class Over(NamedTuple):
@@ -36,27 +42,27 @@ class Over(NamedTuple):
         positives: Of values_v · rank over all positives v, u itself included, for each row of the values, [K, P].
         lower: Over the positives of strictly lower quality; its rank is [K, P], one row for each of the values. None
             if not asked for.
-        faults: How many of the negatives are NaN or infinite, scalar.
+        faults: How many of the negatives are NaN or infinite.
     """
 
     negatives: Sums
-    positives: Tensor
+    positives: Array
     lower: Sums | None
-    faults: Tensor
+    faults: Tensor | int
 
 
 class PairSums(Protocol):
     """Sums over the pairs of a group's P positives with its negatives and with each other, all in float64."""
 
-    def over(self, values: Tensor, lower: bool) -> Over:
+    def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs.
 
         Args:
-            values: How much each positive counts as a sample, [K, P]; the first row is ones.
+            values: How much each positive counts as a sample, K times [P]; the first are ones.
             lower: Whether to sum over the positives of lower quality too.
         """
 
-    def push(self, weights: Tensor, lower: bool) -> Tensor:
+    def push(self, weights: Array, lower: bool) -> Array:
         """For each positive v, Σ_u weights_u · rank(p_v - p_u), [P]: over all u, or over those of higher quality."""
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
@@ -77,11 +83,11 @@ class Terms(NamedTuple):
         box_weights: How much each positive's box error counts, [P], or None.
     """
 
-    loss: Tensor
-    log: tuple[Tensor, ...]
-    weights: Tensor
-    gradient: Tensor
-    box_weights: Tensor | None = None
+    loss: Array
+    log: tuple[Array, ...]
+    weights: Array
+    gradient: Array
+    box_weights: Array | None = None
 
 
 class Positives(NamedTuple):
@@ -93,20 +99,20 @@ class Positives(NamedTuple):
         number: Number of positives in all groups together.
     """
 
-    logits: Tensor
-    quality: Tensor
+    logits: Array
+    quality: Array
     number: int
 
 
-Push = Callable[[Tensor, bool], Tensor]
+Push = Callable[[Array, bool], Array]
 
 
-def values_of(spec: RankingSpec, quality: Tensor) -> Tensor:
-    """How much a positive counts as a sample in the sums over positives, [K, P]: once, and by its box error."""
-    ones = torch.ones_like(quality)
+def values_of(spec: RankingSpec, quality: Array) -> list[Array]:
+    """How much a positive counts as a sample in the sums over positives, [P]: once, and by its box error."""
+    ones = quality * 0 + 1
     if spec.family == "pairwise":
-        return ones[None]
-    return torch.stack([ones, ones - quality if spec.family == "ranksort" else (ones - quality) / (2 - 2 * spec.tau)])
+        return [ones]
+    return [ones, ones - quality if spec.family == "ranksort" else (ones - quality) / (2 - 2 * spec.tau)]
 
 
 def pairwise(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
@@ -119,9 +125,9 @@ def pairwise(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Ter
         lower = 0 if over.lower is None else over.lower.number
         assert number is not None
         assert lower is not None
-        balance = (number + lower).clamp(min=1)
+        balance = (number + lower).clip(min=1)
     error = error / balance
-    weight = group.quality if spec.weight_by_quality else torch.ones_like(balance)
+    weight = group.quality if spec.weight_by_quality else 1.0
     if spec.interpolated:
         weight = weight * _interpolation(error, group.logits)
     share = weight / (balance * group.number)
@@ -139,7 +145,7 @@ def ranksort(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Ter
     ranking = above / (among + above)
     # lacking / among - (lacking - worse_lacking) / (among - worse), written so that nothing cancels
     sorting = (worse_lacking - worse * lacking / among) / (among - worse)
-    share = torch.where(worse > FEW_MISSORTED, sorting / worse.clamp(min=FEW_MISSORTED), 0.0)
+    share = (worse > FEW_MISSORTED) * sorting / worse.clip(min=FEW_MISSORTED)
     gradient = push(share, True) - share * worse - ranking
     log = ranking.sum() / group.number, sorting.sum() / group.number
     return Terms(log[0] + log[1], log, 1 / ((among + above) * group.number), gradient / group.number)
@@ -150,10 +156,10 @@ def alrp(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
     above, (among, boxes) = over.negatives.rank, over.positives
     # The sums over all positives count u itself with H(0) = 1/2; in the rank it counts 1, in the box errors 0.
     rank, boxes = above + among + 0.5, boxes - 0.5 * values_of(spec, group.quality)[1]
-    pull = torch.where(above > FEW_ABOVE, (above + boxes) / rank, 0.0) / group.number
+    pull = (above > FEW_ABOVE) * (above + boxes) / (rank * group.number)
     loss = (above / rank).sum() / group.number
     box_weights = (push(1 / rank, False) + 0.5 / rank) / group.number
-    return Terms(loss, (loss,), pull / above.clamp(min=FEW_ABOVE), -pull, box_weights)
+    return Terms(loss, (loss,), pull / above.clip(min=FEW_ABOVE), -pull, box_weights)
 
 
 FORMULAS: dict[Family, Callable[[RankingSpec, Positives, Over, Push], Terms]] = {
@@ -163,9 +169,10 @@ FORMULAS: dict[Family, Callable[[RankingSpec, Positives, Over, Push], Terms]] = 
 }
 
 
-def _interpolation(error: Tensor, positives: Tensor) -> Tensor:
+def _interpolation(error: Array, positives: Array) -> Array:
     """By what factor each error falls if the precision 1 - error is the best so far, from the lowest positive up."""
-    order = positives.argsort()
-    best = torch.empty_like(error)
-    best[order] = error[order].cummin(0).values
-    return torch.where(error > 0, best / error, 1.0)
+    order, best = positives.argsort(), error * 0
+    rising = error[order]
+    best[order] = np.minimum.accumulate(rising) if isinstance(rising, np.ndarray) else rising.cummin(0).values
+    some, none = error > 0, error <= 0
+    return (best * some + none) / (error * some + none)  # 1 where there is no error

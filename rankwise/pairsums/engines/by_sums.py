@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 
 from rankwise.distributed import all_gather_rows, rank, world_size
-from rankwise.pairsums.formula import FORMULAS, Over, PairSums, Positives, Sums, values_of
+from rankwise.pairsums.formula import FORMULAS, Array, Over, PairSums, Positives, Sums, Terms, values_of
 from rankwise.pairsums.spec import ROUNDING, Forward, RankingSpec, Samples
 
 
@@ -67,7 +67,7 @@ class Read(NamedTuple):
         where: Where the positives are in the flat logits, rising, int64 [P].
         positives: Their logits, float64 [P]; 0 for bad ones.
         quality: Their qualities, float64 [P]; 0 for bad ones, or if the loss reads none.
-        faults: Number of bad labels, positives and qualities, scalar.
+        faults: Number of bad labels, positives and qualities.
     """
 
     values: Tensor
@@ -77,7 +77,7 @@ class Read(NamedTuple):
     where: Tensor
     positives: Tensor
     quality: Tensor
-    faults: Tensor
+    faults: Tensor | int
 
 
 class SumsEngine(ABC):
@@ -97,6 +97,10 @@ class SumsEngine(ABC):
         """The positives among the samples, and what is not negative."""
         return _read(samples)
 
+    def array(self, tensor: Tensor) -> Array:
+        """A tensor as what this engine's sums are made of."""
+        return tensor
+
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""
         read = self.read(_sorted_by_image(samples)[0])
@@ -109,46 +113,51 @@ class SumsEngine(ABC):
             faults = faults + (~read.values.isfinite().index_fill_(0, skipped(read.skip), True)).sum()
             if shared:
                 distributed.all_reduce(faults)
-        totals = torch.zeros(len(spec.log) - 1, dtype=torch.float64, device=positives.device)  # the loss, then the log
-        weights, gradient, box_weights = positives.new_zeros(3, number)
-        picked, bounds = [], []
+        picked, bounds, parts = [], [], []
         for flat, skip, ours in _parts(read, samples.image, number):
             group = Group(read.values[flat], read.skip[skip] - flat.start, positives[ours], quality[ours])
             if spec.max_negatives is not None:
                 group, chosen = _highest(group, spec.max_negatives, shared)
                 picked.append(chosen + flat.start)
             sums = self.sums(group, spec)
-            over = sums.over(values_of(spec, group.quality), spec.by_quality)
+            logits, qualities = self.array(group.positives), self.array(group.quality)
+            over = sums.over(values_of(spec, qualities), spec.by_quality)
             if not apart:
                 faults = faults + over.faults
             if shared:
-                over, faults = _reduce(over, faults)
-            terms = FORMULAS[spec.family](spec, Positives(group.positives, group.quality, number), over, sums.push)
-            totals += torch.stack([terms.loss, *terms.log])
-            weights[ours], gradient[ours] = terms.weights, terms.gradient
-            if terms.box_weights is not None:
-                box_weights[ours] = terms.box_weights
+                over, faults = self._reduce(over, faults)
+            parts.append(FORMULAS[spec.family](spec, Positives(logits, qualities, number), over, sums.push))
             taken = sum(map(len, picked))
             ends = taken - len(picked[-1]) if picked else 0, taken
             bounds.append([flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop, *ends])
+        terms = _together(parts, len(spec.log) - 2, positives)
+        faults = torch.as_tensor(faults, dtype=torch.float64)
         scale = torch.where(faults > 0, torch.nan, 1.0)
-        loss = (totals[0] * scale).to(read.values.dtype)
-        scale = scale * copies
-        log = torch.cat([totals.new_tensor([number]), faults.double()[None], totals[1:]])
+        loss = (terms.loss * scale).to(read.values.dtype)
+        scale = scale if copies == 1 else scale * copies
+        log = torch.stack([torch.full_like(faults, number), faults, *terms.log])
         saved = Saved(
             read.skip,
             read.where,
-            gradient[mine] * scale,
+            terms.gradient[mine] * scale,
             positives,
-            weights * scale,
+            terms.weights * scale,
             torch.cat(picked) if picked else read.where.new_empty(0),
             torch.tensor(bounds, dtype=torch.int64).view(-1, 8),
         )
         if spec.family != "alrp":
             return Forward(loss, log, None, saved)
         rows = read.values.new_zeros(len(samples.labels))
-        rows[read.rows] = (box_weights[mine] * copies).to(rows.dtype)
+        assert terms.box_weights is not None
+        rows[read.rows] = (terms.box_weights[mine] * copies).to(rows.dtype)
         return Forward(loss, log, _unsorted(rows, samples), saved)
+
+    def _reduce(self, over: Over, faults: Tensor | int) -> tuple[Over, Tensor]:
+        """The sums over the negatives of all processes, and all their faults."""
+        parts = [torch.as_tensor(part) for part in over.negatives if part is not None]
+        sums = torch.cat([*parts, torch.as_tensor(faults, dtype=torch.float64, device=parts[0].device)[None]])
+        distributed.all_reduce(sums)
+        return over._replace(negatives=Sums(*map(self.array, sums[:-1].view(len(parts), -1)))), sums[-1]
 
     def backward(self, upstream: Tensor, samples: Samples, saved: tuple[Tensor, ...], spec: RankingSpec) -> Tensor:
         """The gradient of the logits, in their shape and dtype."""
@@ -262,12 +271,21 @@ def _gather(read: Read) -> tuple[Tensor, Tensor, slice]:
     return positives, quality, slice(before, before + len(read.where))
 
 
-def _reduce(over: Over, faults: Tensor) -> tuple[Over, Tensor]:
-    """The sums over the negatives of all processes, and all their faults."""
-    parts = [part for part in over.negatives if part is not None]
-    sums = torch.cat([*parts, faults.double()[None]])
-    distributed.all_reduce(sums)
-    return over._replace(negatives=Sums(*sums[:-1].view(len(parts), -1))), sums[-1]
+def _together(parts: list[Terms], log: int, positives: Tensor) -> Terms:
+    """The terms of all groups as tensors: sums of loss and log, the rest one after the other."""
+    if not parts:
+        zero = positives.sum()
+        return Terms(zero, (zero,) * log, positives, positives, positives)
+    of = [Terms(torch.as_tensor(p.loss), tuple(map(torch.as_tensor, p.log)), *map(_tensor, p[2:])) for p in parts]
+    if len(of) == 1:
+        return of[0]
+    logs = tuple(torch.stack(values).sum(0) for values in zip(*(part.log for part in of), strict=True))
+    rest = (None if values[0] is None else torch.cat(values) for values in list(zip(*of, strict=True))[2:])
+    return Terms(torch.stack([part.loss for part in of]).sum(0), logs, *rest)
+
+
+def _tensor(array: Array | None) -> Tensor | None:
+    return None if array is None else torch.as_tensor(array)
 
 
 def _highest(group: Group, number: int, shared: bool) -> tuple[Group, Tensor]:

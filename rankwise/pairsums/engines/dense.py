@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -47,12 +47,12 @@ class DenseSums:
         """Which of the group's values are negatives, bool [n]."""
         return torch.ones_like(self.group.values, dtype=torch.bool).index_fill_(0, skipped(self.group.skip), False)
 
-    def over(self, values: Tensor, lower: bool) -> Over:
+    def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
         negatives = self._sums(self.group.values[self.negatives].double(), None, None)
         return Over(negatives, *self.among(values, lower), (~self.group.values[self.negatives].isfinite()).sum())
 
-    def among(self, values: Tensor, lower: bool) -> tuple[Tensor, Sums | None]:
+    def among(self, values: Sequence[Tensor], lower: bool) -> tuple[Tensor, Sums | None]:
         """The sums over positives alone: as in `Over`, ``positives`` and ``lower``."""
         p, quality = self.group.positives, self.group.quality
         among = torch.stack([self._sums(p, value, None).rank for value in values])

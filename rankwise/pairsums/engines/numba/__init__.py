@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,8 +13,9 @@ from torch import Tensor
 
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy, Step
 from rankwise.pairsums.engines.by_sums import Group, Read, SumsEngine, working
-from rankwise.pairsums.engines.numba import passes, sigmoid, step, wide
-from rankwise.pairsums.formula import Over, PairSums, Sums
+from rankwise.pairsums.engines.numba import many, passes, sigmoid, step, wide
+from rankwise.pairsums.engines.numba.vectors import MOMENTS
+from rankwise.pairsums.formula import Array, Over, PairSums, Sums
 from rankwise.pairsums.spec import ROUNDING, RankingSpec, Samples
 from rankwise.threads import in_parts
 
@@ -43,12 +46,16 @@ class NumbaEngine(SumsEngine):
         """The positives among the samples, and what is not negative."""
         logits = working(samples.logits)
         values, columns = logits.view(-1), logits.shape[1]
-        quality = values[:0] if samples.quality is None else working(samples.quality)
+        given = values[:0] if samples.quality is None else working(samples.quality)
         *arrays, faults = passes.find_positives(
-            values.numpy(), samples.labels.numpy(), columns, quality.numpy(), ROUNDING
+            values.numpy(), samples.labels.numpy(), columns, given.numpy(), ROUNDING
         )
         skip, rows, where, positives, qualities = map(torch.from_numpy, arrays)
-        return Read(values, columns, skip, rows, where, positives, qualities, torch.tensor(faults))
+        return Read(values, columns, skip, rows, where, positives, qualities, faults)
+
+    def array(self, tensor: Tensor) -> Array:
+        """A tensor as what this engine's sums are made of."""
+        return tensor.numpy()
 
     def sums(self, group: Group, spec: RankingSpec) -> PairSums:
         """The sums over the pairs of a group."""
@@ -75,48 +82,53 @@ class _Arrays:
         self.p, self.quality = group.positives.numpy(), group.quality.numpy()
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
 
-    def moments(self, add: Any, cells: Any, shape: tuple[int, int]) -> tuple[np.ndarray, float]:
-        """The moments of all negatives in a table of this shape, and the largest magnitude of them."""
+    def moments(self, cells: Any, number: int) -> tuple[np.ndarray, float]:
+        """The moments of all negatives in so many cells, and the largest magnitude of them."""
+        shape = passes.TABLES[type(cells)], number + 1, MOMENTS[type(cells).__name__]
 
         def work(begin: int, end: int) -> tuple[np.ndarray, Any]:
             table = np.zeros(shape)
-            return table, add(self.flat, begin, end, self.skip, cells, table)
+            return table, passes.moments(self.flat, begin, end, self.skip, cells, table)
 
         values = self.flat.values
-        parts = in_parts(work, values.size, max(SHARE, values.size * shape[0] * shape[1] // TABLES))
+        parts = in_parts(work, values.size, max(SHARE, values.size * math.prod(shape) // TABLES))
         table = parts[0][0]
         for other, _ in parts[1:]:
             table += other
-        return table, float(np.array(max(bits for _, bits in parts), self.flat.bits.dtype).view(values.dtype))
+        largest = np.array(max(bits for _, bits in parts), self.flat.bits.dtype).view(values.dtype)
+        return table.sum(0), float(largest if largest <= HUGE else np.abs(self._negatives()).max(initial=0))
 
-    def evaluate(self, write: Any, cells: Any, coefficients: np.ndarray, out: Tensor) -> None:
+    def evaluate(self, cells: Any, coefficients: np.ndarray, out: Tensor) -> None:
         """Write the value of its cell's polynomial at each negative, and 0 elsewhere."""
         target = out.numpy()
         in_parts(
-            lambda begin, end: write(self.flat, begin, end, self.skip, cells, coefficients, target), len(target), SHARE
+            lambda begin, end: passes.values(self.flat, begin, end, self.skip, cells, coefficients, target),
+            len(target),
+            SHARE,
         )
 
     def sums(self, rank: np.ndarray, error: np.ndarray | None) -> Sums:
-        """Sums as tensors: the error is that of cross entropy times λ; other distances have no other error than rank.
+        """Sums with their error: that of cross entropy is given times λ, other distances have no other than rank.
 
         Args:
             rank: [P], or [K, P] with one row for each of the values.
             error: [P].
         """
-        ranks = torch.from_numpy(rank)
         if not self.with_error or error is None:
-            return Sums(ranks, ranks if ranks.ndim == 1 else ranks[0])
+            return Sums(rank, rank if rank.ndim == 1 else rank[0])
         assert isinstance(self.distance, Sigmoid)
-        return Sums(ranks, torch.from_numpy(error) / self.distance.lam)
+        return Sums(rank, error / self.distance.lam)
 
-    def faults(self, largest: float = np.inf) -> Tensor:
-        """How many negatives are NaN or infinite, given their largest magnitude."""
-        if largest < np.inf:
-            return torch.tensor(0)
-        finite = np.isfinite(self.flat.values)
+    def faults(self) -> int:
+        """How many negatives are NaN or infinite."""
+        return int((~np.isfinite(self._negatives())).sum())
+
+    def _negatives(self) -> np.ndarray:
+        """A copy of the values, with 0 for all that are not negatives."""
+        values = self.flat.values.copy()
         for first, end in self.skip:
-            finite[first:end] = True
-        return torch.tensor(int((~finite).sum()))
+            values[first:end] = 0
+        return values
 
 
 class _SigmoidSums:
@@ -125,37 +137,37 @@ class _SigmoidSums:
     def __init__(self, arrays: _Arrays, lattice: passes.Lattice, kernels: sigmoid.Kernels, at: sigmoid.Located) -> None:
         self.arrays, self.lattice, self.kernels, self.at = arrays, lattice, kernels, at
         self.cells = int(lattice.high - lattice.low) + 1
+        self.pairs: Any = sigmoid if len(arrays.p) <= sigmoid.FEW else many
 
-    def over(self, values: Tensor, lower: bool) -> Over:
+    def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
         arrays = self.arrays
-        table, largest = arrays.moments(passes.lattice_moments, self.lattice, (self.cells, 4))
-        if HUGE < largest < np.inf:
+        table, largest = arrays.moments(self.lattice, self.cells)
+        if not largest <= HUGE:
             return _WideSums(arrays).over(values, lower)
         found = rank, error, among, low_rank, low_error = np.empty((5, len(arrays.p)))
-        sigmoid.sums(table, self.at, self.kernels, self._by_quality, arrays.with_error, lower, found)
+        self.pairs.sums(table, self.at, self.kernels, self._by_quality, arrays.with_error, lower, found)
         below = arrays.sums(low_rank[None], low_error) if lower else None
-        return Over(arrays.sums(rank, error), torch.from_numpy(among)[None], below, arrays.faults(largest))
+        return Over(arrays.sums(rank, error), among[None], below, 0)
 
-    def push(self, weights: Tensor, lower: bool) -> Tensor:
+    def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
         """For each positive v, Σ_u weights_u · S(p_v - p_u) over the positives u of higher quality."""
         assert lower, "no formula pushes all positives with a sigmoid"
         out = np.empty(len(self.arrays.p))
-        sigmoid.higher(self.cells, self.at, self.kernels, self._by_quality, weights.numpy(), out)
-        return torch.from_numpy(out)
+        self.pairs.higher(self.cells + 1, self.at, self.kernels, self._by_quality, weights, out)
+        return out
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · S(x_v - p_u), and 0 elsewhere."""
-        cubics = np.zeros((self.cells, 4))
+        cubics = np.zeros((self.cells + 1, 4))
         sigmoid.adjoint(self.at, weights.numpy(), self.kernels, cubics)
-        cubics = cubics.astype(self.arrays.flat.values.dtype, copy=False)
-        self.arrays.evaluate(passes.lattice_values, self.lattice, cubics, out)
+        self.arrays.evaluate(self.lattice, cubics.astype(self.arrays.flat.values.dtype, copy=False), out)
 
     @cached_property
     def _by_quality(self) -> sigmoid.ByQuality:
-        distance = self.arrays.distance
-        assert isinstance(distance, Sigmoid)
-        return sigmoid.by_quality(self.arrays.p, self.arrays.quality, distance.lam)
+        arrays = self.arrays
+        assert isinstance(arrays.distance, Sigmoid)
+        return sigmoid.by_quality(arrays.p, arrays.quality, self.at, arrays.distance.lam)
 
 
 class _StepSums:
@@ -163,31 +175,30 @@ class _StepSums:
 
     def __init__(self, arrays: _Arrays, cells: passes.Edges, ramps: step.Ramps) -> None:
         self.arrays, self.cells, self.ramps = arrays, cells, ramps
-        self.shape = 2 * len(arrays.p) + 1, 2
+        self.number = 2 * len(arrays.p) + 1
 
-    def over(self, values: Tensor, lower: bool) -> Over:
+    def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
         arrays = self.arrays
-        table, largest = arrays.moments(passes.edge_moments, self.cells, self.shape)
+        table, largest = arrays.moments(self.cells, self.number)
         rank = np.empty(len(arrays.p))
         step.read(table, self.ramps, rank)
-        everyone, below = step.among(self.ramps, arrays.quality, values.numpy(), True, lower)
-        among = torch.from_numpy(everyone)
-        return Over(arrays.sums(rank, None), among, arrays.sums(below, None) if lower else None, arrays.faults(largest))
+        everyone, below = step.among(self.ramps, arrays.quality, np.stack(values), True, lower)
+        faults = 0 if largest < np.inf else arrays.faults()
+        return Over(arrays.sums(rank, None), everyone, arrays.sums(below, None) if lower else None, faults)
 
-    def push(self, weights: Tensor, lower: bool) -> Tensor:
+    def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
         """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
         arrays = self.arrays
         mirrored = step.place(-arrays.p, self.ramps.delta)  # H(p_v - p_u) = H((-p_u) - (-p_v))
         assert mirrored is not None
-        sums = step.among(mirrored[1], -arrays.quality, weights.numpy()[None], not lower, lower)
-        return torch.from_numpy(sums[int(lower)][0])
+        return step.among(mirrored[1], -arrays.quality, weights[None], not lower, lower)[int(lower)][0]
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · H(x_v - p_u), and 0 elsewhere."""
-        lines = np.empty(self.shape)
+        lines = np.zeros((self.number + 1, 2))
         step.adjoint(self.ramps, weights.numpy(), lines)
-        self.arrays.evaluate(passes.edge_values, self.cells, lines, out)
+        self.arrays.evaluate(self.cells, lines, out)
 
 
 class _WideSums:
@@ -199,9 +210,10 @@ class _WideSums:
         self.p = arrays.p[self.order]
         self.kind = wide.kind(arrays.distance)
 
-    def over(self, values: Tensor, lower: bool) -> Over:
+    def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        arrays, (kinds, number) = self.arrays, values.shape
+        arrays, counts = self.arrays, np.stack(values)
+        kinds, number = counts.shape
 
         def work(begin: int, end: int) -> np.ndarray:
             sums = np.zeros((2, number))
@@ -211,16 +223,16 @@ class _WideSums:
         over_negatives = np.empty((2, number))
         over_negatives[:, self.order] = sum(in_parts(work, arrays.flat.values.size, SHARE))
         everyone, below, error = np.zeros((kinds, number)), np.zeros((kinds, number)), np.zeros(number)
-        wide.among(arrays.p, arrays.quality, values.numpy(), self.kind, everyone, below, error)
+        wide.among(arrays.p, arrays.quality, counts, self.kind, everyone, below, error)
         lower_sums = arrays.sums(below, error) if lower else None
-        return Over(arrays.sums(*over_negatives), torch.from_numpy(everyone), lower_sums, arrays.faults())
+        return Over(arrays.sums(*over_negatives), everyone, lower_sums, arrays.faults())
 
-    def push(self, weights: Tensor, lower: bool) -> Tensor:
+    def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
         """For each positive v, Σ_u weights_u · rank(p_v - p_u): over all u, or over those of higher quality."""
-        p, quality, number = -self.arrays.p, -self.arrays.quality, len(self.arrays.p)
+        number = len(self.arrays.p)
         everyone, below, error = np.zeros((1, number)), np.zeros((1, number)), np.zeros(number)
-        wide.among(p, quality, weights.numpy()[None], self.kind, everyone, below, error)
-        return torch.from_numpy((below if lower else everyone)[0])
+        wide.among(-self.arrays.p, -self.arrays.quality, weights[None], self.kind, everyone, below, error)
+        return (below if lower else everyone)[0]
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · rank(x_v - p_u), and 0 elsewhere."""

@@ -1,7 +1,8 @@
 """The passes over the samples: moments summed into cells, and polynomials evaluated in them; before them, the labels.
 
 `Lattice` has cells of one width, for the sigmoid: moments 0 to 3. `Edges` has cells between the ends of the step's
-ramps: moments 0 and 1. Every index that comes from data is clamped to the table, NaN included.
+ramps: moments 0 and 1. Every index that comes from data is clamped to the table, NaN included. Tables have one row more
+than there are cells, for the samples that are not negatives.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.extending import overload
 
 from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.pairsums.engines.numba.vectors import LANES, add_powers, evaluate_polynomials
 
 #: Samples whose cell and offset are computed at once, as vectors, before they are added one by one: they stay in cache.
 BLOCK = 2048
@@ -56,7 +59,7 @@ class Edges(NamedTuple):
 
     Attributes:
         edges: float64 [E + 1], the last infinite.
-        start: Number of edges in lower boxes, int32 [boxes + 1].
+        start: Number of edges in lower boxes, int32 [boxes]; -1 less that number where a box has several edges.
         first: Where the boxes begin.
         per_unit: Boxes per unit.
         low: The first edge: samples are clamped to the edges' range before their offset is taken.
@@ -71,6 +74,10 @@ class Edges(NamedTuple):
     low: float
     high: float
     origin: float
+
+
+#: Neighbouring samples go to so many tables in turn: of many samples in one cell each would wait for the last.
+TABLES = {Lattice: 2, Edges: 4}
 
 
 def flat(values: np.ndarray) -> Flat:
@@ -90,7 +97,7 @@ def edges(ends: np.ndarray) -> Edges:
     number, span = BOXES * len(ends), ends[-1] - ends[0]
     per_unit = (number - 3) / span if span > 0 else 1.0
     first = ends[0] - 1.5 / per_unit  # what is below all edges, often nearly everything, is in a box without an edge
-    start = np.zeros(number + 1, np.int32)
+    start = np.zeros(number, np.int32)
     _count_boxes(ends, first, per_unit, start)
     low, high = float(ends[0]), float(ends[-1])
     return Edges(np.append(ends, np.inf), start, float(first), float(per_unit), low, high, (low + high) / 2)
@@ -146,9 +153,12 @@ def find_positives(values: Any, labels: Any, columns: Any, quality: Any, roundin
 @compiled
 def _count_boxes(ends: Any, first: Any, per_unit: Any, start: Any) -> None:
     for end in ends:
-        start[_box(end, first, per_unit, start.size - 2) + 1] += 1
-    for box in range(1, start.size):
-        start[box] += start[box - 1]
+        start[_box(end, first, per_unit, start.size - 1)] += 1
+    before = 0
+    for box in range(start.size):
+        number = start[box]
+        start[box] = before if number < 2 else -1 - before
+        before += number
 
 
 @compiled
@@ -156,48 +166,46 @@ def _box(x: Any, first: Any, per_unit: Any, last: Any) -> Any:
     box = (np.float64(x) - first) * per_unit
     box = box if box > 0.0 else 0.0  # in this order NaN becomes 0
     box = box if box < last else np.float64(last)
-    return np.int64(box)
+    return np.int32(box)
 
 
-@compiled
-def lattice_cells(x: Any, lattice: Any, index: Any, offset: Any) -> None:
-    """Cell, counted from the first, and offset in it of each of a block's samples."""
+def locate(x: Any, cells: Any, index: Any, offset: Any) -> None:
+    """Cell and offset of each of a block's samples, in compiled code."""
+
+
+@overload(locate)
+def _locate(x: Any, cells: Any, index: Any, offset: Any) -> Any:
+    return _on_lattice if cells.instance_class is Lattice else _between_edges
+
+
+def _on_lattice(x: Any, cells: Any, index: Any, offset: Any) -> None:
     for k in range(x.size):
-        v = x[k] * lattice.scale
-        v = v if v > -lattice.far else -lattice.far  # in this order NaN becomes a number
-        v = v if v < lattice.far else lattice.far
-        held = v if v > lattice.low else lattice.low
-        held = held if held < lattice.high else lattice.high
+        v = x[k] * cells.scale
+        v = v if v > -cells.far else -cells.far  # in this order NaN becomes a number
+        v = v if v < cells.far else cells.far
+        held = v if v > cells.low else cells.low
+        held = held if held < cells.high else cells.high
         cell = np.floor(held)
-        index[k] = np.uint32(np.int32(cell - lattice.low))
-        offset[k] = v - cell - lattice.half
+        index[k] = np.uint32(np.int32(cell - cells.low))
+        offset[k] = v - cell - cells.half
 
 
-@compiled
-def edge_cells(x: Any, cells: Any, index: Any, offset: Any) -> None:
-    """Cell of each of a block's samples, and its offset from the origin."""
-    last = np.float64(cells.start.size - 2)
+def _between_edges(x: Any, cells: Any, index: Any, offset: Any) -> None:
     for k in range(x.size):  # as vectors: the offset and the box
         held = np.float64(x[k])
         held = held if held > cells.low else cells.low  # in this order NaN becomes a number
         held = held if held < cells.high else cells.high
         offset[k] = held - cells.origin
-        box = (np.float64(x[k]) - cells.first) * cells.per_unit
-        box = box if box > 0.0 else 0.0
-        index[k] = np.uint32(np.int32(box if box < last else last))
+        index[k] = np.uint32(_box(x[k], cells.first, cells.per_unit, cells.start.size - 1))
     for k in range(x.size):  # one by one: the edges in the box
-        box = index[k]
-        below, end = np.uint32(cells.start[box]), np.uint32(cells.start[box + np.uint32(1)])
-        if end - below <= np.uint32(1):
-            below += np.uint32(cells.edges[below] < x[k])  # with no edge in the box it is the next one, above x
+        below = cells.start[index[k]]
+        if below >= 0:
+            below += np.int32(cells.edges[below] < x[k])  # with no edge in the box it is the next one, above x
         else:
-            while below < end:
-                middle = (below + end) >> np.uint32(1)
-                if cells.edges[middle] < x[k]:
-                    below = middle + np.uint32(1)
-                else:
-                    end = middle
-        index[k] = below
+            below = -1 - below
+            while cells.edges[below] < x[k]:
+                below += 1
+        index[k] = np.uint32(below)
 
 
 @compiled
@@ -208,91 +216,74 @@ def _largest(bits: Any, mask: Any, largest: Any) -> Any:
 
 
 @compiled
-def lattice_moments(flat: Any, begin: Any, end: Any, skip: Any, lattice: Any, table: Any) -> Any:
-    """Add moments 0 to 3 of the offsets of some negatives to their cells; the largest magnitude met, as an integer."""
-    index, offset = np.empty(BLOCK, np.uint32), np.empty(BLOCK, flat.values.dtype)
-    largest = flat.mask - flat.mask
-    following = np.searchsorted(skip[:, 1], begin, side="right")
-    while begin < end:
-        stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
-        for first in range(begin, stop, BLOCK):
-            x = flat.values[first : min(first + BLOCK, stop)]
-            largest = _largest(flat.bits[first : min(first + BLOCK, stop)], flat.mask, largest)
-            lattice_cells(x, lattice, index, offset)
-            for k in range(x.size):
-                i, f = index[k], np.float64(offset[k])
-                table[i, 0] += 1.0
-                table[i, 1] += f
-                table[i, 2] += f * f
-                table[i, 3] += f * f * f
-        begin = end if following >= skip.shape[0] else skip[following, 1]
+def _leave_out(skip: Any, following: Any, first: Any, stop: Any, row: Any, index: Any) -> Any:
+    """Put the samples of a block that are not negatives into a row of their own; the first interval not yet passed."""
+    while following < len(skip) and skip[following, 0] < stop:
+        for k in range(max(skip[following, 0], first), min(skip[following, 1], stop)):
+            index[k - first] = row
+        if skip[following, 1] > stop:
+            break
         following += 1
+    return following
+
+
+@compiled
+def moments(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, table: Any) -> Any:
+    """Add moments of the offsets of some negatives to their cells; the largest magnitude of samples, as an integer.
+
+    Args:
+        flat: The samples.
+        begin: The first of them.
+        end: One past the last.
+        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        cells: `Lattice` or `Edges`.
+        table: [2 or 4, cells + 1, moments].
+    """
+    index, offset = np.empty(BLOCK, np.uint32), np.full(BLOCK, cells.low)
+    largest = flat.mask - flat.mask
+    one, two, three, four = table[0], table[1], table[2 % len(table)], table[3 % len(table)]
+    following = np.searchsorted(skip[:, 1], begin, side="right")
+    for first in range(begin, end, BLOCK):
+        stop = min(first + BLOCK, end)
+        size = stop - first
+        largest = _largest(flat.bits[first:stop], flat.mask, largest)
+        locate(flat.values[first:stop], cells, index, offset)
+        following = _leave_out(skip, following, first, stop, np.uint32(len(one) - 1), index)
+        for k in range(0, size // 4 * 4, 4):
+            add_powers(cells, one, index[k], offset[k])
+            add_powers(cells, two, index[k + 1], offset[k + 1])
+            add_powers(cells, three, index[k + 2], offset[k + 2])
+            add_powers(cells, four, index[k + 3], offset[k + 3])
+        for k in range(size // 4 * 4, size):
+            add_powers(cells, one, index[k], offset[k])
     return largest
 
 
 @compiled
-def lattice_values(flat: Any, begin: Any, end: Any, skip: Any, lattice: Any, coefficients: Any, out: Any) -> None:
-    """Write the value of its cell's cubic at each of some negatives, and 0 where there is none."""
-    index, offset = np.empty(BLOCK, np.uint32), np.empty(BLOCK, flat.values.dtype)
+def values(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, coefficients: Any, out: Any) -> None:
+    """Write the value of its cell's polynomial at each of some samples; the last row is that of no negative.
+
+    Args:
+        flat: The samples.
+        begin: The first of them.
+        end: One past the last.
+        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        cells: `Lattice` or `Edges`.
+        coefficients: [cells + 1, moments].
+        out: One number per sample.
+    """
+    index, offset = np.empty(BLOCK, np.uint32), np.full(BLOCK, cells.low)
+    last = np.uint32(len(coefficients) - 1)
     following = np.searchsorted(skip[:, 1], begin, side="right")
-    while begin < end:
-        stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
-        for first in range(begin, stop, BLOCK):
-            x, target = flat.values[first : min(first + BLOCK, stop)], out[first : min(first + BLOCK, stop)]
-            lattice_cells(x, lattice, index, offset)
-            for k in range(x.size):
-                c, f = coefficients[index[k]], offset[k]
-                target[k] = c[0] + f * (c[1] + f * (c[2] + f * c[3]))
-        begin = stop
-        if following < skip.shape[0]:
-            begin = min(end, skip[following, 1])
-            out[stop:begin] = 0
-        following += 1
-
-
-@compiled
-def edge_moments(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, table: Any) -> Any:
-    """Add count and sum of the offsets of some negatives to their cells; the largest magnitude met, as an integer."""
-    index, offset = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.float64)
-    other = np.zeros_like(table)  # in turn with the first: many samples in one cell would wait for each other
-    largest = flat.mask - flat.mask
-    following = np.searchsorted(skip[:, 1], begin, side="right")
-    while begin < end:
-        stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
-        for first in range(begin, stop, BLOCK):
-            x = flat.values[first : min(first + BLOCK, stop)]
-            largest = _largest(flat.bits[first : min(first + BLOCK, stop)], flat.mask, largest)
-            edge_cells(x, cells, index, offset)
-            for k in range(0, x.size - 1, 2):
-                i, j = index[k], index[k + 1]
-                table[i, 0] += 1.0
-                table[i, 1] += offset[k]
-                other[j, 0] += 1.0
-                other[j, 1] += offset[k + 1]
-            if x.size % 2:
-                table[index[x.size - 1], 0] += 1.0
-                table[index[x.size - 1], 1] += offset[x.size - 1]
-        begin = end if following >= skip.shape[0] else skip[following, 1]
-        following += 1
-    table += other
-    return largest
-
-
-@compiled
-def edge_values(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, coefficients: Any, out: Any) -> None:
-    """Write the value of its cell's line at each of some negatives, and 0 where there is none."""
-    index, offset = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.float64)
-    following = np.searchsorted(skip[:, 1], begin, side="right")
-    while begin < end:
-        stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
-        for first in range(begin, stop, BLOCK):
-            x, target = flat.values[first : min(first + BLOCK, stop)], out[first : min(first + BLOCK, stop)]
-            edge_cells(x, cells, index, offset)
-            for k in range(x.size):
-                c = coefficients[index[k]]
-                target[k] = c[0] + c[1] * offset[k]
-        begin = stop
-        if following < skip.shape[0]:
-            begin = min(end, skip[following, 1])
-            out[stop:begin] = 0
-        following += 1
+    for first in range(begin, end, BLOCK):
+        stop = min(first + BLOCK, end)
+        locate(flat.values[first:stop], cells, index, offset)
+        following = _leave_out(skip, following, first, stop, last, index)
+        target, whole = out[first:stop], (stop - first) // LANES * LANES
+        for k in range(0, whole, LANES):
+            evaluate_polynomials(cells, coefficients, index, offset, k, target)
+        for k in range(whole, stop - first):
+            value = coefficients[index[k], coefficients.shape[1] - 1]
+            for power in range(coefficients.shape[1] - 2, -1, -1):
+                value = value * offset[k] + coefficients[index[k], power]
+            target[k] = value

@@ -19,9 +19,8 @@ from rankwise.pairsums.engines.numba.passes import Lattice, lattice
 #: Terms of the series outside of the window.
 J = 8
 
-#: Up to so many positives are compared with each other pair by pair. More are sorted by quality and cut into blocks:
-#: only pairs in a block are, lower blocks come from a table.
-FEW, BLOCK = 1024, 512
+#: Up to so many positives are compared with each other pair by pair.
+FEW = 1024
 
 #: The widest spread of the positives, in units of 1/λ, for which e^(±λp) stays finite.
 WIDEST = 1300.0
@@ -120,37 +119,57 @@ def place(p: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels, Loca
     precision = PRECISION[dtype.name]
     scale = 2.0 ** math.ceil(math.log2(lam * precision.cells))
     order = np.argsort(p)
-    v = p[order] * scale
-    cells = np.floor(v)
-    width, least, most = lam / scale, float(cells[0]), float(cells[-1])
+    width, least, most = lam / scale, math.floor(p[order[0]] * scale), math.floor(p[order[-1]] * scale)
     low = least - math.ceil(precision.below / width) - 2
     high = most + math.ceil(precision.above / width) + 2
     if (most - least) * width > WIDEST or max(-low, high) > precision.largest:
         return None
-    located = Located(order, (cells - low).astype(np.int64), v - cells - 0.5, np.argsort(order))
-    return lattice(scale, low, high, dtype), kernels(width, math.ceil(precision.window / width)), located
-
-
-@compiled_sum
-def _dot(a: Any, b: Any) -> Any:
-    result = 0.0
-    for k in range(a.size):
-        result += a[k] * b[k]
-    return result
+    near = kernels(width, math.ceil(precision.window / width))
+    return lattice(scale, low, high, dtype), near, _located(p, order, scale, float(low))
 
 
 @compiled
-def _cubic(c: Any, f: Any) -> Any:
+def _located(p: Any, order: Any, scale: Any, low: Any) -> Any:
+    cell, offset, position = np.empty(len(p), np.int64), np.empty(len(p)), np.empty(len(p), np.int64)
+    for i in range(len(p)):
+        v = p[order[i]] * scale
+        cell[i] = np.int64(np.floor(v) - low)
+        offset[i] = v - np.floor(v) - 0.5
+        position[order[i]] = i
+    return Located(order, cell, offset, position)
+
+
+@compiled_sum
+def _dots(x: Any, rows: Any, out: Any) -> None:
+    """The dot products of x with four rows."""
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    for k in range(x.size):
+        a += x[k] * rows[0, k]
+        b += x[k] * rows[1, k]
+        c += x[k] * rows[2, k]
+        d += x[k] * rows[3, k]
+    out[0], out[1], out[2], out[3] = a, b, c, d
+
+
+@compiled_sum
+def _add_rows(x: Any, rows: Any, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Add four rows, each by its factor."""
+    for k in range(x.size):
+        x[k] += a * rows[0, k] + b * rows[1, k] + c * rows[2, k] + d * rows[3, k]
+
+
+@compiled
+def cubic(c: Any, f: Any) -> Any:
     return c[0] + f * (c[1] + f * (c[2] + f * c[3]))
 
 
 @compiled
 def read(table: Any, at: Any, k: Any, with_error: Any, rank: Any, error: Any) -> None:
-    """Each positive's sums of S, and of softplus if wanted, over the samples of a table of moments, [cells, 4].
+    """Each positive's sums of S, and of softplus if wanted, over the samples of a table of moments, [cells + 1, 4].
 
-    They are written at the own indices of the positives ``at``; the first cell is not read.
+    They are written at the own indices of the positives ``at``; the first cell is not read, nor what follows the cells.
     """
-    cells, number, window = len(table), len(at.cell), k.window
+    cells, number, window = len(table) - 1, len(at.cell), k.window
     flat, length = table.reshape(-1), (2 * window + 1) * 4
     acc, near, near_error = np.zeros(J), np.zeros(4), np.zeros(4)
     b, alive = 1, False
@@ -166,19 +185,18 @@ def read(table: Any, at: Any, k: Any, with_error: Any, rank: Any, error: Any) ->
             b += 1
         if i == 0 or cell != at.cell[i - 1]:
             start = (cell - window) * 4
-            for g in range(4):
-                near[g] = _dot(flat[start : start + length], k.rank[g])
-                if with_error:
-                    near_error[g] = _dot(flat[start : start + length], k.error[g])
+            _dots(flat[start : start + length], k.rank, near)
+            if with_error:
+                _dots(flat[start : start + length], k.error, near_error)
         fall = math.exp(-k.width * (window + 0.5 + offset))
         tail, tail_error, power = 0.0, 0.0, -1.0
         for j in range(J):
             power *= -fall
             tail += power * acc[j]
             tail_error += power * acc[j] / (j + 1)
-        rank[u] = _cubic(near, offset) + tail
+        rank[u] = cubic(near, offset) + tail
         if with_error:
-            error[u] = _cubic(near_error, offset) + tail_error
+            error[u] = cubic(near_error, offset) + tail_error
     acc[:] = 0.0
     b, alive = cells - 2, False
     passed, position = table[cells - 1, 0], table[cells - 1, 0] * (cells - 1) + table[cells - 1, 1]
@@ -207,8 +225,8 @@ def read(table: Any, at: Any, k: Any, with_error: Any, rank: Any, error: Any) ->
 
 @compiled
 def adjoint(at: Any, weights: Any, k: Any, out: Any) -> None:
-    """Add to the cubic of each cell, [cells, 4], Σ_u weights_u · S(x - p_u), for the positives u at ``at``."""
-    cells, number, window = len(out), len(at.cell), k.window
+    """Add to the cubic of each cell, [cells + 1, 4], Σ_u weights_u · S(x - p_u), for the positives u at ``at``."""
+    cells, number, window = len(out) - 1, len(at.cell), k.window
     flat, length = out.reshape(-1), (2 * window + 1) * 4
     moments, acc = np.zeros(4), np.zeros(J)
     for i in range(number):  # in the windows
@@ -217,10 +235,8 @@ def adjoint(at: Any, weights: Any, k: Any, out: Any) -> None:
             moments[g] += power
             power *= at.offset[i]
         if i + 1 == number or at.cell[i + 1] != at.cell[i]:
-            target = flat[(at.cell[i] - window) * 4 : (at.cell[i] - window) * 4 + length]
-            m0, m1, m2, m3 = moments
-            for n in range(length):
-                target[n] += k.rank[0, n] * m0 + k.rank[1, n] * m1 + k.rank[2, n] * m2 + k.rank[3, n] * m3
+            start = (at.cell[i] - window) * 4
+            _add_rows(flat[start : start + length], k.rank, moments[0], moments[1], moments[2], moments[3])
             moments[:] = 0.0
     i = number - 1
     for b in range(at.cell[number - 1] - window - 1, 0, -1):  # downwards: below the windows
@@ -263,24 +279,6 @@ def _add_series(acc: Any, powers: Any, out: Any) -> None:
     out[0], out[1], out[2], out[3] = c0, c1, c2, c3
 
 
-@compiled
-def _scatter(at: Any, chosen: Any, table: Any) -> None:
-    """Add the moments of some positives to their cells."""
-    for i in chosen:
-        power = 1.0
-        for a in range(4):
-            table[at.cell[i], a] += power
-            power *= at.offset[i]
-
-
-@compiled
-def among(cells: Any, at: Any, k: Any, rank: Any) -> None:
-    """Each positive's sum of S over all positives, itself included."""
-    table = np.zeros((cells, 4))
-    _scatter(at, np.arange(len(at.cell)), table)
-    read(table, at, k, False, rank, rank)
-
-
 class ByQuality(NamedTuple):
     """Positives sorted by quality.
 
@@ -289,82 +287,93 @@ class ByQuality(NamedTuple):
         lower: How many have lower quality, for each in this order, [P].
         upper: How many have lower or equal quality.
         units: λ times the logit of each in this order, counted from the middle, [P].
-        rise: e^units.
-        fall: e^-units.
+        powers: e^units: S of a pair is the ratio of one to the sum of both.
     """
 
     order: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
     units: np.ndarray
-    rise: np.ndarray
-    fall: np.ndarray
+    powers: np.ndarray
 
 
-def by_quality(p: np.ndarray, quality: np.ndarray, lam: float) -> ByQuality:
+def by_quality(p: np.ndarray, quality: np.ndarray, at: Located, lam: float) -> ByQuality:
     """The positives sorted by quality."""
-    order = np.argsort(quality, kind="stable")
-    units = p[order] * lam
-    units -= (units.min() + units.max()) / 2
-    lower, upper = (np.searchsorted(quality[order], quality[order], side=side) for side in ("left", "right"))
-    return ByQuality(order, lower, upper, units, np.exp(units), np.exp(-units))
+    middle = (p[at.order[0]] + p[at.order[-1]]) / 2
+    return _by_quality(p, quality, np.argsort(quality), float(middle), lam)
+
+
+@compiled
+def _by_quality(p: Any, quality: Any, order: Any, middle: Any, lam: Any) -> Any:
+    number = len(p)
+    lower, upper = np.empty(number, np.int64), np.empty(number, np.int64)
+    units, powers = np.empty(number), np.empty(number)
+    for i in range(number):
+        equal = i > 0 and quality[order[i]] == quality[order[i - 1]]
+        lower[i] = lower[i - 1] if equal else i
+        units[i] = (p[order[i]] - middle) * lam
+        powers[i] = math.exp(units[i])
+    for i in range(number - 1, -1, -1):
+        upper[i] = upper[i + 1] if i + 1 < number and lower[i + 1] == lower[i] else i + 1
+    return ByQuality(order, lower, upper, units, powers)
 
 
 @compiled_sum
-def _rank(rise: Any, fall: Any, weights: Any, up: Any, down: Any) -> Any:
-    """Σ weights · S(z), with e^z = rise · up and e^-z = fall · down: one of them may overflow, never both."""
+def _rank(powers: Any, own: Any, others: Any) -> Any:
+    """Σ S(z) over the samples v with these powers; each one's S(-z) is added to the others."""
     result = 0.0
-    for v in range(rise.size):
-        above, below = rise[v] * up, fall[v] * down
-        small = above if above < below else below
-        result += weights[v] * (1.0 if below <= above else small) / (1.0 + small)
+    for v in range(powers.size):
+        inverse = 1.0 / (powers[v] + own)
+        result += powers[v] * inverse
+        others[v] += own * inverse
     return result
 
 
 @compiled_sum
-def _error(rise: Any, fall: Any, units: Any, up: Any, down: Any, unit: Any) -> Any:
-    """Σ softplus(z) over up to 512 samples: the logarithm of a product of factors below 2, a series if e^z is tiny."""
-    product, series, linear = 1.0, 0.0, 0.0
-    for v in range(rise.size):
-        above, below, z = rise[v] * up, fall[v] * down, units[v] - unit
-        small = above if above < below else below
-        product *= 1.0 if small < 2.0**-8 else 1.0 + small
-        log1p = small * (1.0 - small * (0.5 - small * (1 / 3 - small * (0.25 - small * 0.2))))
-        series += log1p if small < 2.0**-8 else 0.0
+def _rank_and_error(powers: Any, units: Any, own: Any, unit: Any, others: Any) -> Any:
+    """The same, and Σ softplus(z) over up to 512 samples: z if that is positive, and -log(1 - t) with t = S(-|z|).
+
+    The logarithm is that of a product of factors above 1/2, and a series where t is tiny.
+    """
+    result, product, series, linear = 0.0, 1.0, 0.0, 0.0
+    for v in range(powers.size):
+        inverse, z = 1.0 / (powers[v] + own), units[v] - unit
+        result += powers[v] * inverse
+        others[v] += own * inverse
+        t = min(powers[v], own) * inverse
+        product *= 1.0 if t < 2.0**-8 else 1.0 - t
+        series += t * (1.0 + t * (0.5 + t * (1 / 3 + t * (0.25 + t * 0.2)))) if t < 2.0**-8 else 0.0
         linear += z if z > 0.0 else 0.0
-    return math.log(product) + series + linear
+    return result, series - math.log(product) + linear
+
+
+@compiled_sum
+def push(powers: Any, weights: Any, own: Any) -> Any:
+    """Σ weights_u · S(z) of a sample with the power ``own`` over the positives u with these powers."""
+    result = 0.0
+    for u in range(powers.size):
+        result += weights[u] / (powers[u] + own)
+    return result * own
 
 
 @compiled
-def _some(at: Any, chosen: Any) -> Any:
-    """Some of the positives on the lattice."""
-    these = np.sort(at.position[chosen])
-    return Located(at.order[these], at.cell[these], at.offset[these], at.position)
+def pairs(q: Any, first: Any, end: Any, start: Any, with_error: Any, among: Any, rank: Any, error: Any) -> None:
+    """Add the pairs of positives from ``first`` to ``end`` in order of quality with those from ``start`` on below them.
 
-
-@compiled
-def lower(cells: Any, at: Any, k: Any, q: Any, with_error: Any, rank: Any, error: Any) -> None:
-    """Each positive's sums of S, and of softplus if wanted, over the positives of lower quality."""
-    number, inside = len(q.order), 0
-    size = number if number <= FEW else BLOCK
-    ones = np.ones(number)
-    table = np.zeros((cells if size < number else 1, 4))
-    for first in range(0, number, size):
-        end, whole = min(first + size, number), q.lower[first]
-        if whole > 0:
-            _scatter(at, at.position[q.order[inside:whole]], table)
-            inside = whole
-            read(table, _some(at, q.order[first:end]), k, with_error, rank, error)
-        for i in range(first, end):
-            u = q.order[i]
-            if whole == 0:
-                rank[u] = error[u] = 0.0
-            for v in range(whole, q.lower[i], 512):
-                to = min(v + 512, q.lower[i])
-                rise, fall = q.rise[v:to], q.fall[v:to]
-                rank[u] += _rank(rise, fall, ones[v:to], q.fall[i], q.rise[i])
-                if with_error:
-                    error[u] += _error(rise, fall, q.units[v:to], q.fall[i], q.rise[i], q.units[i])
+    To each one's sums over those of lower quality, and to those of both over all, in the order of quality.
+    """
+    for i in range(first, end):
+        u, own = q.order[i], q.powers[i]
+        for v in range(start, q.lower[i], 512):
+            to = min(v + 512, q.lower[i])
+            if with_error:
+                more, mistakes = _rank_and_error(q.powers[v:to], q.units[v:to], own, q.units[i], among[v:to])
+                error[u] += mistakes
+            else:
+                more = _rank(q.powers[v:to], own, among[v:to])
+            rank[u] += more
+            among[i] += more
+        among[i] += _rank(q.powers[max(start, q.lower[i]) : i], own, among[max(start, q.lower[i]) : i])
 
 
 @compiled
@@ -374,26 +383,16 @@ def sums(table: Any, at: Any, k: Any, q: Any, with_error: Any, by_quality: Any, 
     Rank and error over the table of negatives, rank over positives, rank and error over lower ones: ``out`` [5, P].
     """
     read(table, at, k, with_error, out[0], out[1])
-    among(len(table), at, k, out[2])
-    if by_quality:
-        lower(len(table), at, k, q, with_error, out[3], out[4])
+    out[2:] = 0.0
+    among = np.full(len(q.order), 0.5)  # itself
+    pairs(q, 0, len(q.order), 0, with_error and by_quality, among, out[3], out[4])
+    for i in range(len(q.order)):
+        out[2, q.order[i]] = among[i]
 
 
 @compiled
-def higher(cells: Any, at: Any, k: Any, q: Any, weights: Any, out: Any) -> None:
+def higher(rows: Any, at: Any, k: Any, q: Any, weights: Any, out: Any) -> None:
     """For each positive v, the sum of weights_u · S(p_v - p_u) over the positives u of higher quality."""
-    number = len(q.order)
-    size, inside = number if number <= FEW else BLOCK, number
-    sorted_weights = weights[q.order]
-    cubics = np.zeros((cells if size < number else 1, 4))
-    for end in range(number, 0, -size):
-        first, whole = max(0, end - size), q.upper[end - 1]
-        if whole < inside:
-            adjoint(_some(at, q.order[whole:inside]), weights, k, cubics)
-            inside = whole
-        for i in range(first, end):
-            v = q.order[i]
-            rise, fall = q.rise[q.upper[i] : whole], q.fall[q.upper[i] : whole]
-            out[v] = _rank(fall, rise, sorted_weights[q.upper[i] : whole], q.rise[i], q.fall[i])
-            if whole < number:
-                out[v] += _cubic(cubics[at.cell[at.position[v]]], at.offset[at.position[v]])
+    ordered = weights[q.order]
+    for i in range(len(q.order)):
+        out[q.order[i]] = push(q.powers[q.upper[i] :], ordered[q.upper[i] :], q.powers[i])

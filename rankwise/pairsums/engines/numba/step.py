@@ -60,8 +60,8 @@ def place(p: np.ndarray, delta: float) -> tuple[Edges, Ramps] | None:
 
 @compiled
 def read(table: Any, ramps: Any, rank: Any) -> None:
-    """Each positive's sum of H over the samples of a table of number and sum of offsets, [cells, 2], used up here."""
-    for cell in range(len(table) - 2, -1, -1):
+    """Each positive's sum of H over the samples of a table of number and sum of offsets, [cells + 1, 2], used up."""
+    for cell in range(len(table) - 3, -1, -1):
         table[cell] += table[cell + 1]
     for u in range(len(rank)):
         begin, end, p = table[ramps.begin[u] + 1], table[ramps.end[u] + 1], ramps.positives[u]
@@ -72,15 +72,14 @@ def read(table: Any, ramps: Any, rank: Any) -> None:
 
 @compiled
 def adjoint(ramps: Any, weights: Any, out: Any) -> None:
-    """Offset and slope in each cell, [cells, 2], of Σ_u weights_u · H(x - p_u)."""
-    out[:] = 0.0
+    """Offset and slope in each cell, [cells + 1, 2] of zeros, of Σ_u weights_u · H(x - p_u)."""
     for u in range(len(weights)):
         slope, p = weights[u] / (2 * ramps.delta), ramps.positives[u]
         out[ramps.begin[u] + 1, 0] -= (p - ramps.delta) * slope
         out[ramps.begin[u] + 1, 1] += slope
         out[ramps.end[u] + 1, 0] += (p + ramps.delta) * slope
         out[ramps.end[u] + 1, 1] -= slope
-    for cell in range(1, len(out)):
+    for cell in range(1, len(out) - 1):
         out[cell] += out[cell - 1]
 
 

@@ -8,6 +8,7 @@ S(z) = Σ_j ±e^(jz), which factorises. Floors cut the cells further, so that ea
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -84,7 +85,7 @@ class SigmoidSums:
             return None
         return cls(group, spec, per_unit, low, int(first - low), int(cells))
 
-    def over(self, values: Tensor, lower: bool) -> Over:
+    def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
         table, faults = self._moments()
         tables = [table] if self.few else [table, self._table(slice(None), values[0])]

@@ -7,6 +7,8 @@ the difference of two such sums. In the adjoint, offset and slope change at each
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -60,7 +62,7 @@ class StepSums:
             return None
         return cls(group, spec)
 
-    def over(self, values: Tensor, lower: bool) -> Over:
+    def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
         table, faults = self._moments()
         rank, number = self._read(table)
@@ -71,7 +73,7 @@ class StepSums:
         everyone = torch.stack([self._read(self._table(value))[0] for value in values])
         if not lower:
             return Over(negatives, everyone, None, faults)
-        below = self._lower(p, self.group.quality, values)
+        below = self._lower(p, self.group.quality, torch.stack(list(values)))
         return Over(negatives, everyone, Sums(below, below[0]), faults)
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
