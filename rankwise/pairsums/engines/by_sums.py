@@ -23,7 +23,8 @@ class Group(NamedTuple):
 
     Attributes:
         values: Logits, float32 or float64, flat [n]: the negatives of this process, and what ``skip`` names.
-        skip: Which of the values are not negatives: sorted disjoint intervals (first, one past the last), int64 [k, 2].
+        skip: Which of the values are not negatives, bool [n]; for the numba engine sorted disjoint intervals (first,
+            one past the last), int64 [k, 2]. Empty if all are.
         positives: Logits, float64 [P], all finite; in the scope "world" those of all processes.
         quality: Of the positives, float64 [P]; zeros if the loss reads none.
     """
@@ -38,7 +39,7 @@ class Saved(NamedTuple):
     """What the backward pass needs beside the samples.
 
     Attributes:
-        skip: Which of the flat logits are not negatives, as in `Group`, int64 [k, 2].
+        skip: Which of the flat logits are not negatives, as in `Group`.
         where: Where this process's positives are in the flat logits, rising, int64 [P].
         gradient: Of this process's positives, float64 [P].
         positives: Logits of all positives, float64 [R].
@@ -62,7 +63,7 @@ class Read(NamedTuple):
     Attributes:
         values: Flat logits, float32 or float64, [n].
         columns: Number of classes.
-        skip: Which of the values are not negatives, as in `Group`, int64 [k, 2].
+        skip: Which of the values are not negatives, as in `Group`.
         rows: The rows of the positives, rising, int64 [P].
         where: Where the positives are in the flat logits, rising, int64 [P].
         positives: Their logits, float64 [P]; 0 for bad ones.
@@ -110,12 +111,12 @@ class SumsEngine(ABC):
         faults = read.faults
         apart = number == 0 or samples.image is not None or spec.max_negatives is not None
         if apart:  # the sums do not see all logits
-            faults = faults + (~read.values.isfinite().index_fill_(0, skipped(read.skip), True)).sum()
+            faults = faults + (~(read.values.isfinite() | _mask(read.skip, read.values))).sum()
             if shared:
                 distributed.all_reduce(faults)
         picked, bounds, parts = [], [], []
         for flat, skip, ours in _parts(read, samples.image, number):
-            group = Group(read.values[flat], read.skip[skip] - flat.start, positives[ours], quality[ours])
+            group = Group(read.values[flat], _moved(read.skip[skip], flat.start), positives[ours], quality[ours])
             if spec.max_negatives is not None:
                 group, chosen = _highest(group, spec.max_negatives, shared)
                 picked.append(chosen + flat.start)
@@ -132,7 +133,8 @@ class SumsEngine(ABC):
             bounds.append([flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop, *ends])
         terms = _together(parts, len(spec.log) - 2, positives)
         faults = torch.as_tensor(faults, dtype=torch.float64)
-        scale = torch.where(faults > 0, torch.nan, 1.0)
+        fine = faults == 0
+        scale = fine / fine  # NaN if there are faults
         loss = (terms.loss * scale).to(read.values.dtype)
         scale = scale if copies == 1 else scale * copies
         log = torch.stack([torch.full_like(faults, number), faults, *terms.log])
@@ -170,7 +172,7 @@ class SumsEngine(ABC):
         for start, end, first_skip, last_skip, first, last, begin, stop in bounds:
             ours, nothing = slice(first, last), kept.positives[:0]
             if spec.max_negatives is None:
-                skip = kept.skip[first_skip:last_skip] - start
+                skip = _moved(kept.skip[first_skip:last_skip], start)
                 group = Group(values[start:end], skip, kept.positives[ours], nothing)
                 self.sums(group, spec).gradient(weights[ours], out[start:end])
                 continue
@@ -194,8 +196,10 @@ class SumsEngine(ABC):
         def floats(*shape: int | torch.SymInt) -> Tensor:
             return torch.empty(shape, dtype=torch.float64, device=device)
 
+        intervals = self.name == "numba"
+        flat = torch.empty(samples.logits.numel(), dtype=torch.bool, device=device)
         saved = Saved(
-            integers(dynamic(), 2),
+            integers(dynamic(), 2) if intervals else flat,
             integers(positives),
             floats(positives),
             floats(everyone),
@@ -210,25 +214,21 @@ class SumsEngine(ABC):
 
 def _read(samples: Samples) -> Read:
     logits, labels = working(samples.logits), samples.labels
-    columns = logits.shape[1]
-    values = logits.view(-1)
+    columns, values = logits.shape[1], logits.view(-1)
     marked = (labels != columns).nonzero().squeeze(1)  # few: all else is background, and so in range
     marks = labels[marked]
-    positive = (marks >= 0) & (marks < columns)
-    faults = (~positive & (marks != -1)).sum()
-    start = marked * columns + marks * positive
-    skip = torch.stack([start, start + torch.where(positive, 1, columns)], 1)
-    rows, index = marked[positive], start[positive]
-    positives = values[index].double()
-    faults = faults + (~positives.isfinite()).sum()
-    positives = positives.nan_to_num(0.0, 0.0, 0.0)
-    quality = torch.zeros_like(positives)
+    positive = marks.clamp(0, columns - 1) == marks
+    rows = marked[positive]
+    where = rows * columns + marks[positive]
+    positives = values[where].double()
+    fine, quality = [positive | (marks == -1), positives.abs() < torch.inf], torch.zeros_like(positives)
     if samples.quality is not None:
-        given = samples.quality[rows].double()
-        fine = (given >= -ROUNDING) & (given <= 1 + ROUNDING)
-        faults = faults + (~fine).sum()
-        quality = torch.where(fine, given.clamp(0, 1), 0.0)
-    return Read(values, columns, skip, rows, index, positives, quality, faults)
+        quality = samples.quality[rows].double()
+        fine.append(quality.clamp(-ROUNDING, 1 + ROUNDING) == quality)
+        quality = quality.nan_to_num(0.0).clamp(0, 1)
+    skip = (labels < 0)[:, None].expand(-1, columns).flatten().index_fill_(0, where, True)
+    faults = (~torch.cat(fine)).sum()
+    return Read(values, columns, skip, rows, where, positives.nan_to_num(0.0, 0.0, 0.0), quality, faults)
 
 
 def working(logits: Tensor) -> Tensor:
@@ -257,7 +257,8 @@ def _parts(read: Read, image: Tensor | None, number: int) -> list[tuple[slice, s
         return [(slice(0, len(read.values)), slice(0, len(read.skip)), slice(0, number))]
     _, lengths = image.sort().values.unique_consecutive(return_counts=True)
     ends = lengths.cumsum(0) * read.columns
-    skips, ours = (torch.searchsorted(at, ends) for at in (read.skip[:, 0].contiguous(), read.where))
+    ours = torch.searchsorted(read.where, ends)
+    skips = ends if read.skip.dtype == torch.bool else torch.searchsorted(read.skip[:, 0].contiguous(), ends)
     bounds = torch.nn.functional.pad(torch.stack([ends, skips, ours]), (1, 0)).T.tolist()
     groups = ([slice(a, b) for a, b in zip(*edges, strict=True)] for edges in pairwise(bounds))
     return [(flat, skip, ours) for flat, skip, ours in groups if ours.start < ours.stop]
@@ -293,9 +294,7 @@ def _highest(group: Group, number: int, shared: bool) -> tuple[Group, Tensor]:
 
     Shared means over all processes; of equal ones at the end those of the first processes are taken.
     """
-    kept = torch.ones_like(group.values, dtype=torch.bool)
-    kept[skipped(group.skip)] = False
-    where = kept.nonzero().squeeze(1)
+    where = (~_mask(group.skip, group.values)).nonzero().squeeze(1)
     values, which = group.values[where].topk(min(number, len(where)), sorted=False)
     if shared:
         shares = [share[:, 0] for share in all_gather_rows(values[:, None])]
@@ -310,8 +309,16 @@ def _highest(group: Group, number: int, shared: bool) -> tuple[Group, Tensor]:
     return group._replace(values=group.values[where], skip=group.skip[:0]), where
 
 
-def skipped(skip: Tensor) -> Tensor:
-    """The indices in sorted disjoint intervals, one by one, int64."""
+def _moved(skip: Tensor, start: int) -> Tensor:
+    """What is not negative, counted from the start of a group."""
+    return skip if skip.dtype == torch.bool or start == 0 else skip - start
+
+
+def _mask(skip: Tensor, values: Tensor) -> Tensor:
+    """Which of the values are not negatives, bool [n]."""
+    if skip.dtype == torch.bool:
+        return skip
     lengths = skip[:, 1] - skip[:, 0]
     before = lengths.cumsum(0) - lengths
-    return (skip[:, 0] - before).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=skip.device)
+    which = (skip[:, 0] - before).repeat_interleave(lengths) + torch.arange(int(lengths.sum()))
+    return torch.zeros_like(values, dtype=torch.bool).index_fill_(0, which, True)

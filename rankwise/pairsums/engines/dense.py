@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rankwise.pairsums.engines.by_sums import Group, SumsEngine, skipped
+from rankwise.pairsums.engines.by_sums import Group, SumsEngine
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec, Samples
 
@@ -45,22 +45,29 @@ class DenseSums:
     @cached_property
     def negatives(self) -> Tensor:
         """Which of the group's values are negatives, bool [n]."""
-        return torch.ones_like(self.group.values, dtype=torch.bool).index_fill_(0, skipped(self.group.skip), False)
+        skip = self.group.skip
+        return ~skip if len(skip) else torch.ones_like(self.group.values, dtype=torch.bool)
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        negatives = self._sums(self.group.values[self.negatives].double(), None, None)
+        negatives = self._sums(self.group.values[self.negatives].double())
         return Over(negatives, *self.among(values, lower), (~self.group.values[self.negatives].isfinite()).sum())
 
     def among(self, values: Sequence[Tensor], lower: bool) -> tuple[Tensor, Sums | None]:
         """The sums over positives alone: as in `Over`, ``positives`` and ``lower``."""
-        p, quality = self.group.positives, self.group.quality
-        among = torch.stack([self._sums(p, value, None).rank for value in values])
-        below = None
-        if lower:
-            first, *others = (self._sums(p, value, quality) for value in values)
-            below = first._replace(rank=torch.stack([first.rank, *(other.rank for other in others)]))
-        return among, below
+        p, quality, counted = self.group.positives, self.group.quality, torch.stack(list(values), 1)
+        everyone, rank, error, number = [], [], [], []
+        for block, z, counts in self._blocks(p, None):
+            ranks = _times(self.distance.rank(z), counts)
+            everyone.append(ranks @ counted)
+            if lower:
+                below = quality < quality[block, None]
+                below = below if counts is None else below & counts
+                rank.append((ranks * below) @ counted)
+                error.append((self.distance.error(z) * below).sum(1))
+                number.append(below.sum(1))
+        below_sums = Sums(joined(rank).T, joined(error), joined(number)) if lower else None
+        return joined(everyone).T, below_sums
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
         """For each positive v, Σ_u weights_u · rank(p_v - p_u): over all u, or over those of higher quality."""
@@ -72,30 +79,37 @@ class DenseSums:
             out.dtype
         )
 
-    def _sums(self, x: Tensor, values: Tensor | None, quality: Tensor | None) -> Sums:
-        """Over samples x [n], each counting ``values`` times, of lower quality if given."""
+    def _sums(self, x: Tensor) -> Sums:
+        """Over samples x, [n]."""
         parts = []
-        for _, z, counts in self._blocks(x, quality):
-            counts = counts.double() if values is None else counts * values
-            rank, error = self.distance.rank(z) * counts, self.distance.error(z) * counts
-            parts.append([rank.sum(1), error.sum(1), counts.sum(1)])
+        for _, z, counts in self._blocks(x, None):
+            number = z.new_full((len(z),), z.shape[1]) if counts is None else counts.sum(1).double()
+            rank, error = _times(self.distance.rank(z), counts), _times(self.distance.error(z), counts)
+            parts.append([rank.sum(1), error.sum(1), number])
         return Sums(*map(torch.cat, zip(*parts, strict=True)))
 
     def _adjoint(self, x: Tensor, weights: Tensor, quality: Tensor | None) -> Tensor:
         total = torch.zeros_like(x)
         for block, z, counts in self._blocks(x, quality):
-            total += weights[block] @ (self.distance.rank(z) * counts)
+            total += weights[block] @ _times(self.distance.rank(z), counts)
         return total
 
-    def _blocks(self, x: Tensor, quality: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Blocks of positives u with z = x_v - p_u and which pairs count, [block, n] each."""
+    def _blocks(self, x: Tensor, quality: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Blocks of positives u with z = x_v - p_u and which pairs count, [block, n] each; None: all do."""
         rows = max(1, BLOCK // max(1, len(x)))
         for first in range(0, len(self.group.positives), rows):
             block = slice(first, first + rows)
-            z = x - self.group.positives[block, None]
-            counts = torch.ones_like(z, dtype=torch.bool)
+            counts = None if quality is None else quality < quality[block, None]
             if self.floor is not None:
-                counts &= x > self.floor[block, None]
-            if quality is not None:
-                counts &= quality < quality[block, None]
-            yield block, z, counts
+                above = x > self.floor[block, None]
+                counts = above if counts is None else counts & above
+            yield block, x - self.group.positives[block, None], counts
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Parts one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _times(values: Tensor, counts: Tensor | None) -> Tensor:
+    return values if counts is None else values * counts

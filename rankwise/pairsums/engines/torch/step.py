@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankwise.pairsums.distances import Step
-from rankwise.pairsums.engines.by_sums import Group, skipped
+from rankwise.pairsums.engines.by_sums import Group
 from rankwise.pairsums.engines.dense import DenseSums
+from rankwise.pairsums.engines.torch.lookup import Lookup
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
 
@@ -45,6 +46,7 @@ class StepSums:
         begin = p - delta if floor is None else torch.maximum(p - delta, floor)
         ends = [begin, p + delta] + ([] if floor is None else [floor])
         self.edges, order = torch.cat(ends).sort()
+        self.edges_below = Lookup(self.edges)
         #: For each positive the edges where its ramp begins and ends, and its floor, [2 or 3, P].
         self.edge = order.argsort().view(len(ends), -1)
         self.origin = p.median()  # offsets count from near the positives, to lose fewer digits
@@ -94,7 +96,8 @@ class StepSums:
             cell, offset = self._locate(self.group.values[part])
             constant, slope = lines.T.index_select(1, cell)
             out[part] = torch.addcmul(constant, slope, offset)
-        out[skipped(self.group.skip)] = 0
+        if len(self.group.skip):
+            out.masked_fill_(self.group.skip, 0)
 
     def _parts(self) -> list[slice]:
         return [slice(start, start + BLOCK) for start in range(0, len(self.group.values), BLOCK)]
@@ -102,20 +105,20 @@ class StepSums:
     def _locate(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Cell of each number, and its offset from the origin, clamped to the edges: beyond, the step is constant."""
         x = x.double()
-        return torch.bucketize(x, self.edges), x.clamp(self.edges[0], self.edges[-1]).sub_(self.origin)
+        return self.edges_below(x), x.clamp(self.edges[0], self.edges[-1]).sub_(self.origin)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         """Number and sum of offsets of the negatives in each cell, [cells, 2], and how many are NaN or infinite."""
-        values, cells = self.group.values, len(self.edges) + 1
-        table = self.edges.new_zeros(2, cells + 1)  # one cell more for what is not negative
-        faults = torch.zeros((), dtype=torch.int64, device=values.device)
-        is_skipped = torch.zeros_like(values, dtype=torch.bool).index_fill_(0, skipped(self.group.skip), True)
+        values, skip = self.group.values, self.group.skip
+        table = self.edges.new_zeros(2, len(self.edges) + 1)
+        infinite = []
         for part in self._parts():
-            cell, offset = self._locate(values[part])
-            cell.masked_fill_(is_skipped[part], cells)
+            # What is not negative goes to the first cell, below all ramps, which is never read.
+            x = values[part].masked_fill(skip[part], -torch.inf) if len(skip) else values[part]
+            cell, offset = self._locate(x)
             table.scatter_add_(1, cell.expand(2, -1), torch.stack([torch.ones_like(offset), offset]))
-            faults = faults + (~(values[part].isfinite() | is_skipped[part])).sum()
-        return table[:, :-1].T, faults
+            infinite.append((x - x).count_nonzero())  # NaN is not zero
+        return table.T, torch.stack(infinite).sum() - skip.sum()
 
     def _table(self, values: Tensor) -> Tensor:
         """The same for the positives, each counting ``values`` times."""
