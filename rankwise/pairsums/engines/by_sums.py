@@ -6,6 +6,7 @@ Backward: each negative's gradient is Σ_u weights_u · rank(x_v - p_u), whichev
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import NamedTuple
@@ -82,9 +83,14 @@ class Read(NamedTuple):
 
 
 class SumsEngine(ABC):
-    """An engine that gives the sums over the pairs of a group, and gets the rest from here."""
+    """An engine that gives the sums over the pairs of a group, and gets the rest from here.
+
+    Attributes:
+        on_host: Whether values may be read on the way, as on a CPU.
+    """
 
     name: str
+    on_host = False
 
     @abstractmethod
     def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
@@ -132,27 +138,37 @@ class SumsEngine(ABC):
             ends = taken - len(picked[-1]) if picked else 0, taken
             bounds.append([flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop, *ends])
         terms = _together(parts, len(spec.log) - 2, positives)
-        faults = torch.as_tensor(faults, dtype=torch.float64)
-        fine = faults == 0
-        scale = fine / fine  # NaN if there are faults
-        loss = (terms.loss * scale).to(read.values.dtype)
+        loss, log, scale = self._totals(terms, faults, number)
         scale = scale if copies == 1 else scale * copies
-        log = torch.stack([torch.full_like(faults, number), faults, *terms.log])
         saved = Saved(
             read.skip,
             read.where,
-            terms.gradient[mine] * scale,
+            _scaled(terms.gradient[mine], scale),
             positives,
-            terms.weights * scale,
+            _scaled(terms.weights, scale),
             torch.cat(picked) if picked else read.where.new_empty(0),
             torch.tensor(bounds, dtype=torch.int64).view(-1, 8),
         )
+        loss = loss.to(read.values.dtype)
         if spec.family != "alrp":
             return Forward(loss, log, None, saved)
         rows = read.values.new_zeros(len(samples.labels))
         assert terms.box_weights is not None
         rows[read.rows] = (terms.box_weights[mine] * copies).to(rows.dtype)
         return Forward(loss, log, _unsorted(rows, samples), saved)
+
+    def _totals(self, terms: Terms, faults: Tensor | int, number: int) -> tuple[Tensor, Tensor, Tensor | float]:
+        """The loss, the log, and NaN if there are faults or 1 if not."""
+        if self.on_host:
+            count = int(faults)
+            factor = math.nan if count else 1.0
+            values = [float(terms.loss) * factor, number, count, *map(float, terms.log)]
+            totals = torch.tensor(values, dtype=torch.float64)
+            return totals[0].clone(), totals[1:].clone(), factor
+        faults = torch.as_tensor(faults, dtype=torch.float64)
+        fine = faults == 0
+        scale = fine / fine
+        return terms.loss * scale, torch.stack([torch.full_like(faults, number), faults, *terms.log]), scale
 
     def _reduce(self, over: Over, faults: Tensor | int) -> tuple[Over, Tensor]:
         """The sums over the negatives of all processes, and all their faults."""
@@ -181,7 +197,8 @@ class SumsEngine(ABC):
             part = torch.empty_like(group.values)
             self.sums(group, spec).gradient(weights[ours], part)
             out[chosen] = part
-        out[kept.where] = (kept.gradient * upstream).to(out.dtype)
+        own = (kept.gradient * upstream).to(out.dtype)
+        self.array(out)[self.array(kept.where)] = self.array(own)
         return _unsorted(out.view(samples.logits.shape), samples).to(samples.logits.dtype)
 
     def fake(self, samples: Samples, spec: RankingSpec) -> Forward:
@@ -196,7 +213,7 @@ class SumsEngine(ABC):
         def floats(*shape: int | torch.SymInt) -> Tensor:
             return torch.empty(shape, dtype=torch.float64, device=device)
 
-        intervals = self.name == "numba"
+        intervals = self.on_host
         flat = torch.empty(samples.logits.numel(), dtype=torch.bool, device=device)
         saved = Saved(
             integers(dynamic(), 2) if intervals else flat,
@@ -273,20 +290,22 @@ def _gather(read: Read) -> tuple[Tensor, Tensor, slice]:
 
 
 def _together(parts: list[Terms], log: int, positives: Tensor) -> Terms:
-    """The terms of all groups as tensors: sums of loss and log, the rest one after the other."""
+    """The terms of all groups: sums of loss and log, the rest as tensors, one after the other."""
     if not parts:
         zero = positives.sum()
-        return Terms(zero, (zero,) * log, positives, positives, positives)
-    of = [Terms(torch.as_tensor(p.loss), tuple(map(torch.as_tensor, p.log)), *map(_tensor, p[2:])) for p in parts]
-    if len(of) == 1:
-        return of[0]
-    logs = tuple(torch.stack(values).sum(0) for values in zip(*(part.log for part in of), strict=True))
-    rest = (None if values[0] is None else torch.cat(values) for values in list(zip(*of, strict=True))[2:])
-    return Terms(torch.stack([part.loss for part in of]).sum(0), logs, *rest)
+        return Terms(zero, (zero,) * log, *(positives.clone() for _ in range(3)))
+    loss, logs, *arrays = zip(*parts, strict=True)
+    rest = (None if some[0] is None else joined(list(map(torch.as_tensor, some))) for some in arrays)
+    return Terms(sum(loss), tuple(map(sum, zip(*logs, strict=True))), *rest)
 
 
-def _tensor(array: Array | None) -> Tensor | None:
-    return None if array is None else torch.as_tensor(array)
+def joined(parts: list[Tensor]) -> Tensor:
+    """Parts one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _scaled(values: Tensor, factor: Tensor | float) -> Tensor:
+    return values if isinstance(factor, float) and factor == 1.0 else values * factor
 
 
 def _highest(group: Group, number: int, shared: bool) -> tuple[Group, Tensor]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rankwise.pairsums.engines.by_sums import Group, SumsEngine
+from rankwise.pairsums.engines.by_sums import Group, SumsEngine, joined
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec, Samples
 
@@ -104,11 +104,6 @@ class DenseSums:
                 above = x > self.floor[block, None]
                 counts = above if counts is None else counts & above
             yield block, x - self.group.positives[block, None], counts
-
-
-def joined(parts: list[Tensor]) -> Tensor:
-    """Parts one after the other."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _times(values: Tensor, counts: Tensor | None) -> Tensor:

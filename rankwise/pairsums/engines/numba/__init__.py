@@ -33,6 +33,7 @@ class NumbaEngine(SumsEngine):
     """Fused passes on a CPU."""
 
     name = "numba"
+    on_host = True
 
     def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
         """It leaves floors and other distances to other engines."""
@@ -83,7 +84,7 @@ class _Arrays:
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
 
     def moments(self, cells: Any, number: int) -> tuple[np.ndarray, float]:
-        """The moments of all negatives in so many cells, and the largest magnitude of them."""
+        """The moments of all negatives in so many cells, in several tables to be added, and their largest magnitude."""
         shape = passes.TABLES[type(cells)], number + 1, MOMENTS[type(cells).__name__]
 
         def work(begin: int, end: int) -> tuple[np.ndarray, Any]:
@@ -96,7 +97,7 @@ class _Arrays:
         for other, _ in parts[1:]:
             table += other
         largest = np.array(max(bits for _, bits in parts), self.flat.bits.dtype).view(values.dtype)
-        return table.sum(0), float(largest if largest <= HUGE else np.abs(self._negatives()).max(initial=0))
+        return table, float(largest if largest <= HUGE else np.abs(self._negatives()).max(initial=0))
 
     def evaluate(self, cells: Any, coefficients: np.ndarray, out: Tensor) -> None:
         """Write the value of its cell's polynomial at each negative, and 0 elsewhere."""
@@ -142,11 +143,11 @@ class _SigmoidSums:
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
         arrays = self.arrays
-        table, largest = arrays.moments(self.lattice, self.cells)
+        tables, largest = arrays.moments(self.lattice, self.cells)
         if not largest <= HUGE:
             return _WideSums(arrays).over(values, lower)
         found = rank, error, among, low_rank, low_error = np.empty((5, len(arrays.p)))
-        self.pairs.sums(table, self.at, self.kernels, self._by_quality, arrays.with_error, lower, found)
+        self.pairs.sums(tables, self.at, self.kernels, self._by_quality, arrays.with_error, lower, found)
         below = arrays.sums(low_rank[None], low_error) if lower else None
         return Over(arrays.sums(rank, error), among[None], below, 0)
 
@@ -167,7 +168,9 @@ class _SigmoidSums:
     def _by_quality(self) -> sigmoid.ByQuality:
         arrays = self.arrays
         assert isinstance(arrays.distance, Sigmoid)
-        return sigmoid.by_quality(arrays.p, arrays.quality, self.at, arrays.distance.lam)
+        middle = float(arrays.p[self.at.order[0]] + arrays.p[self.at.order[-1]]) / 2
+        order = np.argsort(arrays.quality)
+        return sigmoid.by_quality(arrays.p, arrays.quality, order, middle, arrays.distance.lam)
 
 
 class _StepSums:
@@ -180,9 +183,9 @@ class _StepSums:
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
         arrays = self.arrays
-        table, largest = arrays.moments(self.cells, self.number)
+        tables, largest = arrays.moments(self.cells, self.number)
         rank = np.empty(len(arrays.p))
-        step.read(table, self.ramps, rank)
+        step.read(tables, self.ramps, rank)
         everyone, below = step.among(self.ramps, arrays.quality, np.stack(values), True, lower)
         faults = 0 if largest < np.inf else arrays.faults()
         return Over(arrays.sums(rank, None), everyone, arrays.sums(below, None) if lower else None, faults)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.pairsums.engines.numba.passes import added
 from rankwise.pairsums.engines.numba.sigmoid import Located, adjoint, cubic, pairs, push, read
 
 #: Positives in a block.
@@ -49,8 +50,9 @@ def _lower(rows: Any, at: Any, k: Any, q: Any, with_error: Any, rank: Any, error
 
 
 @compiled
-def sums(table: Any, at: Any, k: Any, q: Any, with_error: Any, by_quality: Any, out: Any) -> None:
+def sums(tables: Any, at: Any, k: Any, q: Any, with_error: Any, by_quality: Any, out: Any) -> None:
     """Each positive's sums, as `sigmoid.sums` gives them for few."""
+    table = added(tables)
     read(table, at, k, with_error, out[0], out[1])
     out[2:] = 0.0
     positives = np.zeros(table.shape)

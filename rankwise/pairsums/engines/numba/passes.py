@@ -260,6 +260,14 @@ def moments(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, table: Any) 
 
 
 @compiled
+def added(tables: Any) -> Any:
+    """The sum of several tables, in place of the first."""
+    for table in tables[1:]:
+        tables[0] += table
+    return tables[0]
+
+
+@compiled
 def values(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, coefficients: Any, out: Any) -> None:
     """Write the value of its cell's polynomial at each of some samples; the last row is that of no negative.
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.pairsums.engines.numba.jit import compiled, compiled_sum
-from rankwise.pairsums.engines.numba.passes import Lattice, lattice
+from rankwise.pairsums.engines.numba.passes import Lattice, added, lattice
 
-#: Terms of the series outside of the window.
-J = 8
+#: Terms of the series outside of the window, and the share of the first below which one is left out.
+J, NEGLIGIBLE = 8, 1e-15
 
 #: Up to so many positives are compared with each other pair by pair.
 FEW = 1024
@@ -44,9 +44,9 @@ class Precision(NamedTuple):
     largest: float
 
 
-PRECISION = {
-    "float32": Precision(16, 2.0, 20.0, 125.0, 2.0**23),  # relative error 1e-7 in the worst place
-    "float64": Precision(128, 3.5, 37.0, 765.0, 2.0**50),  # and 1e-11
+PRECISION = {  # by the bytes of a number
+    4: Precision(16, 2.0, 20.0, 125.0, 2.0**23),  # relative error 1e-7 in the worst place
+    8: Precision(128, 3.5, 37.0, 765.0, 2.0**50),  # and 1e-11
 }
 
 
@@ -116,7 +116,7 @@ def kernels(width: float, window: int) -> Kernels:
 
 def place(p: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels, Located] | None:
     """A lattice around positives, float64 [P], for samples of a dtype; None if they are too far apart or from zero."""
-    precision = PRECISION[dtype.name]
+    precision = PRECISION[dtype.itemsize]
     scale = 2.0 ** math.ceil(math.log2(lam * precision.cells))
     order = np.argsort(p)
     width, least, most = lam / scale, math.floor(p[order[0]] * scale), math.floor(p[order[-1]] * scale)
@@ -238,24 +238,30 @@ def adjoint(at: Any, weights: Any, k: Any, out: Any) -> None:
             start = (at.cell[i] - window) * 4
             _add_rows(flat[start : start + length], k.rank, moments[0], moments[1], moments[2], moments[3])
             moments[:] = 0.0
-    i = number - 1
+    i, terms = number - 1, 0  # terms that are not negligible
     for b in range(at.cell[number - 1] - window - 1, 0, -1):  # downwards: below the windows
-        for j in range(J):
+        for j in range(terms):
             acc[j] *= k.decay[j]
         while i >= 0 and at.cell[i] - window - 1 == b:
             _inject(acc, weights[at.order[i]], math.exp(-k.width * (window + 0.5 + at.offset[i])))
-            i -= 1
-        _add_series(acc, k.rise, out[b])
+            i, terms = i - 1, J
+        while terms > 1 and abs(acc[terms - 1]) < NEGLIGIBLE * abs(acc[0]):
+            terms -= 1
+            acc[terms] = 0.0
+        _add_series(acc, terms, k.rise, out[b])
     acc[:] = 0.0
-    i, passed = 0, 0.0
+    i, terms, passed = 0, 0, 0.0
     for b in range(at.cell[0] + window + 1, cells - 1):  # upwards: above them
-        for j in range(J):
+        for j in range(terms):
             acc[j] *= k.decay[j]
         while i < number and at.cell[i] + window + 1 == b:
             _inject(acc, -weights[at.order[i]], math.exp(-k.width * (window + 0.5 - at.offset[i])))
             passed += weights[at.order[i]]
-            i += 1
-        _add_series(acc, k.fall, out[b])
+            i, terms = i + 1, J
+        while terms > 0 and abs(acc[terms - 1]) < NEGLIGIBLE * abs(passed):
+            terms -= 1
+            acc[terms] = 0.0
+        _add_series(acc, terms, k.fall, out[b])
         out[b, 0] += passed
     out[cells - 1, 0] += passed
 
@@ -269,9 +275,9 @@ def _inject(acc: Any, weight: Any, fall: Any) -> None:
 
 
 @compiled
-def _add_series(acc: Any, powers: Any, out: Any) -> None:
+def _add_series(acc: Any, terms: Any, powers: Any, out: Any) -> None:
     c0, c1, c2, c3 = out[0], out[1], out[2], out[3]
-    for j in range(J):
+    for j in range(terms):
         c0 += acc[j] * powers[j, 0]
         c1 += acc[j] * powers[j, 1]
         c2 += acc[j] * powers[j, 2]
@@ -297,14 +303,9 @@ class ByQuality(NamedTuple):
     powers: np.ndarray
 
 
-def by_quality(p: np.ndarray, quality: np.ndarray, at: Located, lam: float) -> ByQuality:
-    """The positives sorted by quality."""
-    middle = (p[at.order[0]] + p[at.order[-1]]) / 2
-    return _by_quality(p, quality, np.argsort(quality), float(middle), lam)
-
-
 @compiled
-def _by_quality(p: Any, quality: Any, order: Any, middle: Any, lam: Any) -> Any:
+def by_quality(p: Any, quality: Any, order: Any, middle: Any, lam: Any) -> Any:
+    """The positives sorted by quality, which ``order`` does; ``middle`` is that of their logits."""
     number = len(p)
     lower, upper = np.empty(number, np.int64), np.empty(number, np.int64)
     units, powers = np.empty(number), np.empty(number)
@@ -377,12 +378,12 @@ def pairs(q: Any, first: Any, end: Any, start: Any, with_error: Any, among: Any,
 
 
 @compiled
-def sums(table: Any, at: Any, k: Any, q: Any, with_error: Any, by_quality: Any, out: Any) -> None:
-    """Each positive's sums in one call: over a table, over all positives, and over those of lower quality.
+def sums(tables: Any, at: Any, k: Any, q: Any, with_error: Any, by_quality: Any, out: Any) -> None:
+    """Each positive's sums in one call: over tables, over all positives, and over those of lower quality.
 
-    Rank and error over the table of negatives, rank over positives, rank and error over lower ones: ``out`` [5, P].
+    Rank and error over the tables of negatives, rank over positives, rank and error over lower ones: ``out`` [5, P].
     """
-    read(table, at, k, with_error, out[0], out[1])
+    read(added(tables), at, k, with_error, out[0], out[1])
     out[2:] = 0.0
     among = np.full(len(q.order), 0.5)  # itself
     pairs(q, 0, len(q.order), 0, with_error and by_quality, among, out[3], out[4])

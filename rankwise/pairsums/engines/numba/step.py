@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.pairsums.engines.numba.jit import compiled
-from rankwise.pairsums.engines.numba.passes import Edges, edges
+from rankwise.pairsums.engines.numba.passes import Edges, added, edges
 
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
 WIDEST, FARTHEST = 1e5, 1e7
@@ -59,8 +59,9 @@ def place(p: np.ndarray, delta: float) -> tuple[Edges, Ramps] | None:
 
 
 @compiled
-def read(table: Any, ramps: Any, rank: Any) -> None:
-    """Each positive's sum of H over the samples of a table of number and sum of offsets, [cells + 1, 2], used up."""
+def read(tables: Any, ramps: Any, rank: Any) -> None:
+    """Each positive's sum of H over the samples of tables of number and sum of offsets, [4, cells + 1, 2], used up."""
+    table = added(tables)
     for cell in range(len(table) - 3, -1, -1):
         table[cell] += table[cell + 1]
     for u in range(len(rank)):

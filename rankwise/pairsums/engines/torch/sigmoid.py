@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy
-from rankwise.pairsums.engines.by_sums import Group
-from rankwise.pairsums.engines.dense import DenseSums, joined
+from rankwise.pairsums.engines.by_sums import Group, joined
+from rankwise.pairsums.engines.dense import DenseSums
 from rankwise.pairsums.engines.torch.lookup import Lookup
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
