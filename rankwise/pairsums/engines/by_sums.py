@@ -243,7 +243,7 @@ def _read(samples: Samples) -> Read:
         quality = samples.quality[rows].double()
         fine.append(quality.clamp(-ROUNDING, 1 + ROUNDING) == quality)
         quality = quality.nan_to_num(0.0).clamp(0, 1)
-    skip = (labels < 0)[:, None].expand(-1, columns).flatten().index_fill_(0, where, True)
+    skip = (labels < 0).repeat_interleave(columns).index_fill_(0, where, True)
     faults = (~torch.cat(fine)).sum()
     return Read(values, columns, skip, rows, where, positives.nan_to_num(0.0, 0.0, 0.0), quality, faults)
 

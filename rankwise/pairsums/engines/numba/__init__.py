@@ -186,16 +186,16 @@ class _StepSums:
         tables, largest = arrays.moments(self.cells, self.number)
         rank = np.empty(len(arrays.p))
         step.read(tables, self.ramps, rank)
-        everyone, below = step.among(self.ramps, arrays.quality, np.stack(values), True, lower)
+        order = step.ordered(arrays.p, self.ramps.delta)
+        everyone, below = step.among(order, arrays.quality, np.stack(values), True, lower)
         faults = 0 if largest < np.inf else arrays.faults()
         return Over(arrays.sums(rank, None), everyone, arrays.sums(below, None) if lower else None, faults)
 
     def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
         """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
         arrays = self.arrays
-        mirrored = step.place(-arrays.p, self.ramps.delta)  # H(p_v - p_u) = H((-p_u) - (-p_v))
-        assert mirrored is not None
-        return step.among(mirrored[1], -arrays.quality, weights[None], not lower, lower)[int(lower)][0]
+        mirrored = step.ordered(-arrays.p, self.ramps.delta)  # H(p_v - p_u) = H((-p_u) - (-p_v))
+        return step.among(mirrored, -arrays.quality, weights[None], not lower, lower)[int(lower)][0]
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · H(x_v - p_u), and 0 elsewhere."""

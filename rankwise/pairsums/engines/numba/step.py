@@ -26,6 +26,20 @@ class Ramps(NamedTuple):
         positives: Logits, counted from the edges' origin, [P].
         begin: Which edge each begins at, [P].
         end: Which edge each ends at, [P].
+        delta: Half the width of a ramp.
+    """
+
+    positives: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    delta: float
+
+
+class Order(NamedTuple):
+    """The positives among each other.
+
+    Attributes:
+        positives: Logits, counted from their middle, [P].
         rank: Index of each in the order of logits, [P].
         low: How many positives are below each ramp's begin, [P].
         high: How many are below its end, [P].
@@ -33,8 +47,6 @@ class Ramps(NamedTuple):
     """
 
     positives: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
     rank: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -43,19 +55,28 @@ class Ramps(NamedTuple):
 
 def place(p: np.ndarray, delta: float) -> tuple[Edges, Ramps] | None:
     """The cells between the ends of all ramps of positives, [P]; None if they are too far apart or from zero."""
-    order = np.argsort(p, kind="stable")
-    ordered = p[order]
-    if ordered[-1] - ordered[0] > WIDEST * delta or max(-ordered[0], ordered[-1]) > FARTHEST * delta:
+    least, most = float(p.min()), float(p.max())
+    if most - least > WIDEST * delta or max(-least, most) > FARTHEST * delta:
         return None
     ends = np.concatenate([p - delta, p + delta])
-    sorting = np.argsort(ends, kind="stable")
-    which = np.empty(len(ends), np.int64)
-    which[sorting] = np.arange(len(ends))
+    sorting = np.argsort(ends)
+    which = _inverse(sorting)
     cells = edges(ends[sorting])
-    rank = np.empty(len(p), np.int64)
-    rank[order] = np.arange(len(p))
-    low, high = np.searchsorted(ordered, p - delta), np.searchsorted(ordered, p + delta)
-    return cells, Ramps(p - cells.origin, which[: len(p)], which[len(p) :], rank, low, high, delta)
+    return cells, Ramps(p - cells.origin, which[: len(p)], which[len(p) :], delta)
+
+
+def ordered(p: np.ndarray, delta: float) -> Order:
+    """The positives, [P], among each other."""
+    order = np.argsort(p)
+    sorted_p = p[order]
+    low, high = np.searchsorted(sorted_p, p - delta), np.searchsorted(sorted_p, p + delta)
+    return Order(p - (sorted_p[0] + sorted_p[-1]) / 2, _inverse(order), low, high, delta)
+
+
+def _inverse(order: np.ndarray) -> np.ndarray:
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return inverse
 
 
 @compiled
@@ -94,17 +115,17 @@ def _prefix(tree: Any, end: Any, out: Any) -> None:
 
 
 @compiled
-def _ask(tree: Any, total: Any, ramps: Any, u: Any, low: Any, high: Any, out: Any) -> None:
+def _ask(tree: Any, total: Any, order: Any, u: Any, low: Any, high: Any, out: Any) -> None:
     """For each of the values, Σ values_v · H(p_v - p_u) over the positives v in the tree."""
-    _prefix(tree, ramps.low[u], low)
-    _prefix(tree, ramps.high[u], high)
+    _prefix(tree, order.low[u], low)
+    _prefix(tree, order.high[u], high)
     for k in range(len(total)):
         inside, moment = high[2 * k] - low[2 * k], high[2 * k + 1] - low[2 * k + 1]
-        out[k, u] = total[k] - high[2 * k] + (moment - ramps.positives[u] * inside) / (2 * ramps.delta) + 0.5 * inside
+        out[k, u] = total[k] - high[2 * k] + (moment - order.positives[u] * inside) / (2 * order.delta) + 0.5 * inside
 
 
 def among(
-    ramps: Ramps, quality: np.ndarray, values: np.ndarray, everyone: bool, lower: bool
+    order: Order, quality: np.ndarray, values: np.ndarray, everyone: bool, lower: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each positive u and each row of values, [K, P], Σ values_v · H(p_v - p_u).
 
@@ -112,32 +133,32 @@ def among(
         The sums over all positives v, u itself included, and over those of lower quality; [K, P] where asked for.
     """
     sums = np.empty(values.shape if everyone else (0, 0)), np.empty(values.shape if lower else (0, 0))
-    _among(ramps, quality, np.argsort(quality, kind="stable"), np.ascontiguousarray(values), *sums)
+    _among(order, quality, np.argsort(quality, kind="stable"), np.ascontiguousarray(values), *sums)
     return sums
 
 
 @compiled
-def _among(ramps: Any, quality: Any, order: Any, values: Any, everyone: Any, lower: Any) -> None:
+def _among(order: Any, quality: Any, by_quality: Any, values: Any, everyone: Any, lower: Any) -> None:
     kinds, number = values.shape
     tree, total = np.zeros((number + 1, 2 * kinds)), np.zeros(kinds)  # Σ values and Σ values · p, for each row
     low, high = np.empty(2 * kinds), np.empty(2 * kinds)
     first = 0
     while first < number:
         end = first
-        while end < number and quality[order[end]] == quality[order[first]]:
+        while end < number and quality[by_quality[end]] == quality[by_quality[first]]:
             if lower.size:
-                _ask(tree, total, ramps, order[end], low, high, lower)
+                _ask(tree, total, order, by_quality[end], low, high, lower)
             end += 1
-        for v in order[first:end]:
+        for v in by_quality[first:end]:
             for k in range(kinds):
                 total[k] += values[k, v]
-            node = ramps.rank[v] + 1
+            node = order.rank[v] + 1
             while node <= number:
                 for k in range(kinds):
                     tree[node, 2 * k] += values[k, v]
-                    tree[node, 2 * k + 1] += values[k, v] * ramps.positives[v]
+                    tree[node, 2 * k + 1] += values[k, v] * order.positives[v]
                 node += node & -node
         first = end
     if everyone.size:
         for u in range(number):
-            _ask(tree, total, ramps, u, low, high, everyone)
+            _ask(tree, total, order, u, low, high, everyone)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy
-from rankwise.pairsums.engines.by_sums import Group, joined
+from rankwise.pairsums.engines.by_sums import Group
 from rankwise.pairsums.engines.dense import DenseSums
 from rankwise.pairsums.engines.torch.lookup import Lookup
 from rankwise.pairsums.formula import Over, Sums
@@ -54,7 +54,7 @@ ABOVE = 37.0
 MOST, LARGEST = 1 << 18, 2.0**50
 
 #: Entries of a matrix [positives, points], and samples, that are worked on at once.
-ENTRIES, BLOCK = 1 << 17, 1 << 17
+ENTRIES, BLOCK = 1 << 17, 1 << 16
 
 #: So many positives, neighbours in quality if there are more, are compared pair by pair; lower ones come from a table.
 NEIGHBOURS = 512
@@ -174,15 +174,15 @@ class SigmoidSums:
         """The table of the negatives, [4, rows], and how many of them are NaN or infinite."""
         values, skip = self.group.values, self.group.skip
         table = self.points.new_zeros(4, self.rows)
-        infinite = []
+        faults = -skip.sum()
         for part in self._parts():
             x = values[part].masked_fill(skip[part], -torch.inf) if len(skip) else values[part]
             row, f = self._locate(x)
             square = f * f
             table.scatter_add_(1, row.expand(4, -1), torch.stack([torch.ones_like(f), f, square, square * f]))
-            infinite.append((x - x).count_nonzero())  # NaN is not zero
+            faults = faults + (x - x).count_nonzero()  # NaN is not zero
         table[:, 0] = 0
-        return table, torch.stack(infinite).sum() - skip.sum()
+        return table, faults
 
     # Sums at the positives
 
@@ -205,23 +205,24 @@ class SigmoidSums:
         inner = whole[:, :, 1:-1].unflatten(2, (self.intervals, self.length))
         weights = (inner @ self.coarsening).sum(1).flatten(1).T  # of the points, [points, T]
         top, offset = whole[:, :2, -1, None].unbind(1)  # far above all positives S is 1 and softplus z
-        rank, error, number = [], [], []
+        rank, error, number = v.new_empty(3, len(v), len(tables))
         for part in self._chunks(len(v)):
             z = (self.points - v[part, None]) * self.width
-            s, mistakes = z.sigmoid(), softplus(z, threshold=40.0) if self.with_error else None
+            s, mistakes = z.sigmoid(), softplus(z, threshold=40.0) if self.with_error else z
             if self.cut is not None:
                 above = self.cut.above(chosen, part)
-                s, mistakes = s * above, None if mistakes is None else mistakes * above
-                number.append(above @ weights)
-            rank.append(s @ weights)
-            error.append(rank[-1] if mistakes is None else mistakes @ weights)
+                s, mistakes = s * above, mistakes * above
+                torch.mm(above, weights, out=number[part])
+            torch.mm(s, weights, out=rank[part])
+            if self.with_error:
+                torch.mm(mistakes, weights, out=error[part])
             if self.cut is not None:
                 for sums, more in zip((rank, error, number), self.cut.near(tables, whole, chosen, part), strict=True):
-                    sums[-1] = sums[-1] + more
-        ranks = joined(rank).T + top
-        errors = joined(error).T + self.width * (top * (self.cells + 0.5 - v) + offset)
-        numbers = joined(number).T + top if number else None
-        return Sums(ranks, errors / self.lam if self.with_error else ranks, numbers)
+                    sums[part] += more
+        ranks = rank.T + top
+        errors = (error.T + self.width * (top * (self.cells + 0.5 - v) + offset)) / self.lam
+        numbers = None if self.cut is None else number.T + top
+        return Sums(ranks, errors if self.with_error else ranks, numbers)
 
     def _lower(self, values: Tensor) -> Sums:
         """For each positive u, sums over the positives v of lower quality, each counting ``values`` times."""

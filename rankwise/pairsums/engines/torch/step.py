@@ -21,7 +21,7 @@ from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
 
 #: Samples that are worked on at once.
-BLOCK = 1 << 17
+BLOCK = 1 << 16
 
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
 WIDEST, FARTHEST = 1e5, 1e7
@@ -111,14 +111,14 @@ class StepSums:
         """Number and sum of offsets of the negatives in each cell, [cells, 2], and how many are NaN or infinite."""
         values, skip = self.group.values, self.group.skip
         table = self.edges.new_zeros(2, len(self.edges) + 1)
-        infinite = []
+        faults = -skip.sum()
         for part in self._parts():
             # What is not negative goes to the first cell, below all ramps, which is never read.
             x = values[part].masked_fill(skip[part], -torch.inf) if len(skip) else values[part]
             cell, offset = self._locate(x)
             table.scatter_add_(1, cell.expand(2, -1), torch.stack([torch.ones_like(offset), offset]))
-            infinite.append((x - x).count_nonzero())  # NaN is not zero
-        return table.T, torch.stack(infinite).sum() - skip.sum()
+            faults = faults + (x - x).count_nonzero()  # NaN is not zero
+        return table.T, faults
 
     def _table(self, values: Tensor) -> Tensor:
         """The same for the positives, each counting ``values`` times."""
