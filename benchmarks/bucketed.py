@@ -35,7 +35,7 @@ class _Bucketed(torch.autograd.Function):
         worse = among * (q < q[:, None])
         above = spec.distance.rank(mean - p[:, None])  # [P, buckets]
         rank = above @ number
-        counted = values_of(spec, q)
+        counted = torch.stack(values_of(spec, q))  # [K, P]
         lower = Sums(counted @ worse.T, worse.sum(1)) if spec.by_quality else None
         over = Over(Sums(rank, rank), counted @ among.T, lower, rank.new_zeros(()))
         terms = FORMULAS[spec.family](
