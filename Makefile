@@ -14,8 +14,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-run: install  ## Train the default recipe on the built-in dataset, evaluate it and draw what it sees.
-	$(BIN)/rankwise train --run runs/default --overwrite
+run: install  ## Train on the built-in dataset, evaluate, and draw what the detector finds.
+	$(BIN)/rankwise train shapes_paa --run runs/default --overwrite
 
 # Files of tests side by side, one thread each: that is quicker than one after the other on several threads.
 test: install lint
