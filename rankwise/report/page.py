@@ -22,7 +22,7 @@ from rankwise.files.writing import make_folder, write_text
 from rankwise.report import numbers
 from rankwise.report.error_types import DEFINITIONS, Kind
 from rankwise.report.findings import comparison, findings
-from rankwise.report.runs import ReportError, RunData, read_run, run_data, run_names
+from rankwise.report.runs import ReportError, RunData, read_run, results_folder, run_data, run_names
 from rankwise.report.sheet import BUDGET, box_rows, choose_images, picture_rows
 
 #: The script's parts, in the order they need each other.
@@ -44,7 +44,7 @@ def write_report(
 
     Args:
         runs: Run folders. The first one is the baseline.
-        out: Output file; by default ``report.html`` in the run folder, or in the current folder for several runs.
+        out: Output file; by default ``report.html`` beside the results, or in the current folder for several runs.
         images: Maximum number of images; those with the most errors are shown.
         data: The dataset, if it has moved, or another dataset.
         device: The device for evaluating a run without results.
@@ -64,7 +64,8 @@ def write_report(
     if images < 0:
         raise ReportError(f"--images {images}: must be 0 or more")
     opened = [read_run(run, name, data, device, split) for run, name in zip(folders, run_names(folders), strict=True)]
-    target = Path(out) if out else (folders[0] / "report.html" if len(folders) == 1 else Path("report.html"))
+    beside = folders[0] / results_folder(folders[0], data, split) if len(folders) == 1 else Path()
+    target = Path(out) if out else beside / "report.html"
     make_folder(target.parent)
     _write(target, opened, images)
     return target

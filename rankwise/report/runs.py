@@ -84,7 +84,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
     if not (run / "recipe.yaml").is_file():
         raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
     set_damaged_aside(run)
-    folder = run / _results_folder(run, data, split)
+    folder = run / results_folder(run, data, split)
     if all((folder / name).is_file() for name in ("detections.json", "eval.json")):
         return run_data(_read_evaluation(run, folder, data, split), name)
     if not any((run / name).is_file() for name in ("best.safetensors", "last.ckpt")):
@@ -155,7 +155,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def _results_folder(run: Path, data: str | None, split: str | None) -> str:
+def results_folder(run: Path, data: str | None, split: str | None) -> str:
     """Where in a run's folder its results on some images are."""
     section = read_section(run, "data")
     moved = data is not None and not Path(str(section.get("path"))).exists()

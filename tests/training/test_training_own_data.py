@@ -189,9 +189,10 @@ def test_a_run_without_an_evaluation_is_used_from_its_checkpoint(stopped, data, 
 
 def test_a_report_of_other_images_is_made_of_a_run_without_results(stopped, tmp_path):
     other = write_coco_folder(tmp_path / "other", train=3, val=1)
-    main(["report", str(stopped), "--data", str(other), "--split", "train", "--out", str(tmp_path / "r.html")])
+    main(["report", str(stopped), "--data", str(other), "--split", "train"])
     assert json.loads((stopped / "eval-other-train" / "eval.json").read_text())["images"] == 3
-    assert "other, train" in (tmp_path / "r.html").read_text()
+    assert "other, train" in (stopped / "eval-other-train" / "report.html").read_text()
+    assert not (stopped / "report.html").exists()
 
 
 def test_of_a_folder_without_validation_split_eval_says_that_it_takes_a_tenth(run, tmp_path, capsys):
