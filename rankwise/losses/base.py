@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from rankwise.distributed import all_reduce_mean
 from rankwise.eager import eager
-from rankwise.losses.dense import read_dense
-from rankwise.losses.inputs import check_settings, flat, without_ignored
+from rankwise.losses.dense import DenseTargets, read_dense
+from rankwise.losses.inputs import check_choice, check_settings, flat, without_ignored
 from rankwise.losses.second_order import once_differentiable
 from rankwise.losses.transforms import plain, transforming
 
@@ -95,6 +95,7 @@ class Loss(nn.Module, ABC):
         mask: Tensor | None = None,
         weight: Tensor | None = None,
         normalizer: Tensor | float | None = None,
+        reduction: Literal["mean", "none"] = "mean",
     ) -> Tensor:
         """The loss for dense targets, one per entry, as in other frameworks: a scalar.
 
@@ -103,13 +104,22 @@ class Loss(nn.Module, ABC):
             targets: [..., C] in [0, 1]: an entry is positive if its target is above 0; the target is then its quality.
                 A row can have several positives.
             mask: Bool [..., C], or [...] for whole rows: entries with False are ignored and not read.
-            weight: Weight of each entry, [..., C] or [...]. Losses over pairs do not support it.
+            weight: Weight of each entry, [..., C] or [...]. In a pairwise loss, the weight of a positive multiplies its
+                term, and that of a negative all its pairs, which needs ``method="dense"``.
             normalizer: Divisor instead of the number of positives.
+            reduction: "none" returns the terms of the positives, [P], sorted by row and class, instead of their mean.
+                Only for pairwise losses with ``method="dense"``.
 
         Raises:
             TypeError: If something is not a tensor.
             ValueError: If something has the wrong shape or type, is out of range, NaN or infinite.
         """
+
+        check_choice("reduction", reduction, ("mean", "none"))
+        if reduction == "none":
+            if normalizer is not None:
+                raise ValueError('normalizer has no effect with reduction="none"; divide the terms instead')
+            return self.dense_terms(read_dense(once_differentiable(logits), targets, mask, weight))
 
         def call(leaf: Tensor) -> Tensor:
             return self.dense_outcome(leaf, targets, mask=mask, weight=weight, normalizer=normalizer).loss
@@ -127,14 +137,24 @@ class Loss(nn.Module, ABC):
         normalizer: Tensor | float | None = None,
     ) -> Outcome:
         """The loss for dense targets with its parts; :meth:`dense` returns its first field."""
+        read = read_dense(logits, targets, mask, weight, normalizer)
         if weight is not None:
-            raise ValueError(f"{type(self).__name__} does not support weights per entry; remove weight")
-        read = read_dense(logits, targets, mask, None, normalizer)
+            terms = self.dense_terms(read)
+            number = terms.new_tensor(float(len(terms)))
+            divisor = number.clamp(min=1) if read.normalizer is None else read.normalizer
+            return Outcome(terms.sum() / divisor, {"positives": number})
         outcome = self.outcome(*read.labelled())
         if read.normalizer is None:
             return outcome
         scale = outcome.parts["positives"] / read.normalizer
         return replace(outcome, loss=outcome.loss * scale.to(outcome.loss.dtype))
+
+    def dense_terms(self, read: DenseTargets) -> Tensor:
+        """The weighted terms of the positives, [P]; an error for losses that are not a mean over positives."""
+        raise ValueError(
+            f"{type(self).__name__} has no terms per positive with weights; AP, PE, APE and PairwiseError have them "
+            'with method="dense"'
+        )
 
     @abstractmethod
     def outcome(

@@ -9,7 +9,9 @@ from typing import get_args
 from torch import Tensor
 
 from rankwise.losses.base import Loss, Outcome
+from rankwise.losses.dense import DenseTargets
 from rankwise.losses.inputs import check_arguments, check_choice, flat
+from rankwise.losses.weighted import per_positive
 from rankwise.pairsums import Distance, Method, Ranked, RankingSpec, Scope, Sigmoid, SigmoidCrossEntropy, Step
 from rankwise.pairsums import ranking_loss as compute
 
@@ -53,6 +55,19 @@ class RankingLoss(Loss):
     ) -> Outcome:
         ranked = self.ranked(logits, labels, quality, image)
         return Outcome(ranked.loss, ranked.log)
+
+    def dense_terms(self, read: DenseTargets) -> Tensor:
+        if self.spec.family != "pairwise":
+            return super().dense_terms(read)
+        if self.method != "dense":
+            raise ValueError(
+                f'weight and reduction="none" need every pair: use {type(self).__name__}(method="dense"), which costs '
+                "positives times samples"
+            )
+        if self.spec.scope == "world" or self.spec.max_negatives is not None:
+            raise ValueError('weight and reduction="none" do not support scope="world" and max_negatives')
+        terms = per_positive(read, self.spec)
+        return terms if read.weight is None else terms * read.weight[read.rows, read.classes]
 
     def ranked(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Ranked:
         """The loss, values for logging, and the box weight of each row."""

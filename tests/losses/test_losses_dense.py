@@ -10,7 +10,19 @@ import torch
 from test_losses_all import ALL, gradient_of
 from torch import Tensor
 
-from rankwise.losses import APELoss, FocalLoss, Loss, MALoss, PairwiseError, QualityFocalLoss, Step, ValidNegatives
+from rankwise.losses import (
+    APELoss,
+    APLoss,
+    FocalLoss,
+    Loss,
+    MALoss,
+    PairwiseError,
+    QualityFocalLoss,
+    RankSortLoss,
+    Sigmoid,
+    Step,
+    ValidNegatives,
+)
 from rankwise.losses.samplewise import SamplewiseLoss
 
 IMAGES, ROWS, CLASSES = 2, 60, 5
@@ -146,6 +158,63 @@ def test_weights_multiply_the_terms_of_entries() -> None:
             loss.dense(logits, targets, weight=weight[:, :, :1].squeeze(-1)),
             loss.dense(logits, targets, weight=weight[:, :, :1].expand_as(logits)),
         )
+
+
+PAIRWISE = [
+    APELoss(method="dense"),
+    APLoss(method="dense", scope="image"),
+    PairwiseError(Sigmoid(4.0), ValidNegatives(0.5), weight_by_quality=True, method="dense"),
+]
+
+
+@pytest.mark.parametrize("loss", PAIRWISE, ids=["APE", "AP per image", "valid negatives"])
+def test_weights_of_negatives_in_a_ranking_are_repetitions(loss: Loss) -> None:
+    logits, targets = scene(5)
+    generator = torch.Generator().manual_seed(3)
+    times = torch.randint(0, 4, targets.shape, generator=generator).where(targets <= 0, 1)
+    own = torch.rand(targets.shape, generator=generator, dtype=torch.float64).where(targets > 0, 1)
+    leaf = logits.clone().requires_grad_()
+    terms = loss.dense(leaf, targets, weight=times.double(), reduction="none")
+    image = torch.arange(IMAGES)[:, None, None].expand_as(targets)
+    copies = times.flatten()
+    repeated = logits.flatten().repeat_interleave(copies).unsqueeze(1).requires_grad_()
+    kinds, quality = (targets <= 0).long().flatten(), targets.flatten()
+    value = loss(repeated, *(part.repeat_interleave(copies) for part in (kinds, quality, image.flatten())))
+    torch.testing.assert_close(terms.mean(), value)
+    each = torch.arange(len(copies)).repeat_interleave(copies)
+    summed = torch.zeros(len(copies), dtype=torch.float64).index_add_(0, each, gradient_of(value, repeated).squeeze(1))
+    torch.testing.assert_close(gradient_of(terms.mean(), leaf).flatten(), summed)
+    # Weights of positives multiply their terms, and the gradient is linear in them.
+    weighted = loss.dense(leaf, targets, weight=own * times, normalizer=2.0)
+    parts = loss.dense(leaf, targets, weight=times.double(), reduction="none") * own[targets > 0] / 2
+    torch.testing.assert_close(weighted, parts.sum())
+    torch.testing.assert_close(gradient_of(weighted, leaf), gradient_of(parts.sum(), leaf))
+
+
+def test_terms_per_positive_read_no_masked_entries_and_may_be_none() -> None:
+    logits, targets = scene(5)
+    mask = torch.rand(logits.shape, generator=torch.Generator().manual_seed(4)) > 0.3
+    loss, spoiled = APELoss(method="dense"), logits.masked_fill(~mask, torch.nan).requires_grad_()
+    terms = loss.dense(spoiled, targets, mask=mask, reduction="none")
+    assert terms.shape == (int(((targets > 0) & mask).sum()),)
+    torch.testing.assert_close(terms.mean(), loss.dense(logits, targets, mask=mask))
+    nobody = loss.dense(spoiled, torch.zeros_like(targets), mask=mask, weight=torch.ones_like(targets))
+    assert nobody.item() == 0
+    assert not gradient_of(nobody, spoiled).any()
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (APELoss(), r'APELoss\(method="dense"\)'),
+        (RankSortLoss(method="dense"), "RankSortLoss has no terms per positive"),
+        (FocalLoss(), "FocalLoss has no terms per positive"),
+        (APELoss(method="dense", scope="world"), "do not support"),
+    ],
+)
+def test_losses_without_terms_per_positive_say_which_have_them(loss: Loss, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        loss.dense(*scene(), reduction="none")
 
 
 def test_composed_losses_with_floors_and_a_limit_of_negatives() -> None:

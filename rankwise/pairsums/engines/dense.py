@@ -50,7 +50,7 @@ class DenseSums:
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        negatives = self._sums(self.group.values[self.negatives].double())
+        negatives = self.sums_over(self.group.values[self.negatives].double())
         return Over(negatives, *self.among(values, lower), (~self.group.values[self.negatives].isfinite()).sum())
 
     def among(self, values: Sequence[Tensor], lower: bool) -> tuple[Tensor, Sums | None]:
@@ -71,24 +71,26 @@ class DenseSums:
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
         """For each positive v, Σ_u weights_u · rank(p_v - p_u): over all u, or over those of higher quality."""
-        return self._adjoint(self.group.positives, weights, self.group.quality if lower else None)
+        return self.adjoint(self.group.positives, weights, self.group.quality if lower else None)
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · rank(x_v - p_u)."""
-        out.zero_()[self.negatives] = self._adjoint(self.group.values[self.negatives].double(), weights, None).to(
+        out.zero_()[self.negatives] = self.adjoint(self.group.values[self.negatives].double(), weights, None).to(
             out.dtype
         )
 
-    def _sums(self, x: Tensor) -> Sums:
-        """Over samples x, [n]."""
+    def sums_over(self, x: Tensor, weight: Tensor | None = None) -> Sums:
+        """Over samples x, [n], each with a weight if given, float64 [n]."""
         parts = []
         for _, z, counts in self._blocks(x, None):
+            if weight is not None:
+                counts = weight.expand_as(z) if counts is None else counts * weight
             number = z.new_full((len(z),), z.shape[1]) if counts is None else counts.sum(1).double()
             rank, error = _times(self.distance.rank(z), counts), _times(self.distance.error(z), counts)
             parts.append([rank.sum(1), error.sum(1), number])
         return Sums(*map(torch.cat, zip(*parts, strict=True)))
 
-    def _adjoint(self, x: Tensor, weights: Tensor, quality: Tensor | None) -> Tensor:
+    def adjoint(self, x: Tensor, weights: Tensor, quality: Tensor | None) -> Tensor:
         total = torch.zeros_like(x)
         for block, z, counts in self._blocks(x, quality):
             total += weights[block] @ _times(self.distance.rank(z), counts)
