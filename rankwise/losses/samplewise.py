@@ -71,7 +71,7 @@ class SamplewiseLoss(Loss):
     def outcome(
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Outcome:
-        return self.outcome_at(None, logits, labels, quality, image)
+        return self._outcome(None, logits, labels, quality, image)
 
     def outcome_at(
         self,
@@ -80,6 +80,13 @@ class SamplewiseLoss(Loss):
         labels: Tensor,
         quality: Tensor | None = None,
         image: Tensor | None = None,
+    ) -> Outcome:
+        if type(self).outcome is not SamplewiseLoss.outcome:  # a subclass with an outcome of its own
+            return self.outcome(logits, labels, quality, image)
+        return self._outcome(rows, logits, labels, quality, image)
+
+    def _outcome(
+        self, rows: Tensor | None, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None
     ) -> Outcome:
         if torch.compiler.is_compiling():
             logits, *others = flat(logits, labels, quality, image)

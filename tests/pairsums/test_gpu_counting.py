@@ -3,7 +3,7 @@
 import torch
 from gpu_counting import CountGPUWork, on_gpu, on_host
 
-from rankwise.losses import FocalLoss
+from rankwise.losses import RankDetLoss
 
 
 def test_each_copy_and_each_result_that_the_host_reads_is_a_sync():
@@ -33,13 +33,15 @@ def test_each_copy_and_each_result_that_the_host_reads_is_a_sync():
 
 def test_backward_is_counted_and_lines_are_named():
     x, labels = torch.randn(20, 3), torch.full((20,), 3)
+    labels[:4], quality = 1, torch.rand(20)
     with CountGPUWork() as work:
         logits = on_gpu(x).requires_grad_()
-        loss = FocalLoss()(logits, on_gpu(labels))
+        loss = RankDetLoss()(logits, on_gpu(labels), on_gpu(quality))
         forward = work.launches
         loss.backward()
     assert work.launches > forward > 0
-    assert all(line.startswith("rankwise/losses/") for line, _ in work.syncs)
+    assert work.syncs
+    assert all(line.startswith("rankwise/") for line, _ in work.syncs)
     expected = x.clone().requires_grad_()
-    FocalLoss()(expected, labels).backward()
+    RankDetLoss()(expected, labels, quality).backward()
     torch.testing.assert_close(on_host(logits.grad), expected.grad)
