@@ -19,8 +19,8 @@ class APLoss(PairwiseError):
             published; False turns it off.
         weight_by_quality: Weight each positive by its quality.
         max_negatives: Use only this many negatives, those with the highest logits. None uses all.
-        scope: The samples ranked together: those of this process ("batch"), of each image ("image") or of all processes
-            ("world").
+        scope: The samples ranked together: those of this process ("batch"), of each image ("image"), of each class
+            ("class") or of all processes ("world").
         method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
             one; "dense" computes every pair, as in the definition.
         check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.

@@ -24,7 +24,7 @@ class PairwiseError(RankingLoss):
             in AP loss. Only with Step or Sigmoid, Rank and PositiveVsNegative.
         max_negatives: Q, use only the Q negatives with the highest logits. None uses all.
         scope: The samples ranked together: those of this process ("batch"), of each image ("image", which needs the
-            argument ``image``) or of all processes ("world").
+            argument ``image``), of each class ("class") or of all processes ("world").
         method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
             one; "dense" computes every pair, as in the definition.
         check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.

@@ -64,10 +64,25 @@ class RankingLoss(Loss):
                 f'weight and reduction="none" need every pair: use {type(self).__name__}(method="dense"), which costs '
                 "positives times samples"
             )
-        if self.spec.scope == "world" or self.spec.max_negatives is not None:
-            raise ValueError('weight and reduction="none" do not support scope="world" and max_negatives')
+        if self.spec.scope in ("class", "world") or self.spec.max_negatives is not None:
+            raise ValueError('weight and reduction="none" do not support scope="class", "world" and max_negatives')
         terms = per_positive(read, self.spec)
         return terms if read.weight is None else terms * read.weight[read.rows, read.classes]
+
+    def dense_outcome(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weight: Tensor | None = None,
+        normalizer: Tensor | float | None = None,
+    ) -> Outcome:
+        if self.spec.scope == "class":
+            raise ValueError(
+                'scope="class" needs labels, with one class per row; use "batch" or "image" for dense targets'
+            )
+        return super().dense_outcome(logits, targets, mask=mask, weight=weight, normalizer=normalizer)
 
     def ranked(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Ranked:
         """The loss, values for logging, and the box weight of each row."""

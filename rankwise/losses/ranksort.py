@@ -30,8 +30,8 @@ class RankSortLoss(RankingLoss):
 
     Args:
         delta: δ, half the width of the ramp.
-        scope: The samples ranked together: those of this process ("batch"), of each image ("image") or of all processes
-            ("world").
+        scope: The samples ranked together: those of this process ("batch"), of each image ("image"), of each class
+            ("class") or of all processes ("world").
         method: "fast" is exact at linear cost and uses the best available engine; "triton", "numba" and "torch" select
             one; "dense" computes every pair, as in the definition.
         check: Whether invalid values raise an error that says where they are, which waits for the device on a GPU.

@@ -14,7 +14,7 @@ from rankwise.pairsums.distances import Distance, Sigmoid
 ROUNDING = 1e-4
 
 Family: TypeAlias = Literal["pairwise", "ranksort", "alrp"]
-Scope: TypeAlias = Literal["batch", "image", "world"]
+Scope: TypeAlias = Literal["batch", "image", "class", "world"]
 
 #: Names of the values that each family logs, in the order of ``Forward.log``.
 LOGS: dict[Family, tuple[str, ...]] = {
@@ -39,7 +39,7 @@ class RankingSpec:
         interpolated: Whether the precision is the running maximum in ascending order of logit.
         max_negatives: Use only this many negatives, those with the highest logits; None uses all.
         tau: The IoU of a correct box, for "alrp".
-        scope: The samples ranked together: those of this process, of each image, or of all processes.
+        scope: The samples ranked together: those of this process, of each image, of each class, or of all processes.
     """
 
     family: Family

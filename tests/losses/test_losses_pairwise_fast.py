@@ -53,7 +53,7 @@ options = st.fixed_dictionaries(
         "weight_by_quality": st.booleans(),
         "interpolated": st.booleans(),
         "max_negatives": st.sampled_from([None, None, 1, 7]),
-        "scope": st.sampled_from(["batch", "batch", "image"]),
+        "scope": st.sampled_from(["batch", "image", "class"]),
     }
 )
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankwise.losses import ALRPLoss, PositiveBoxes, RankDetLoss, RankSortLoss
+from rankwise.losses import ALRPLoss, APELoss, PositiveBoxes, RankDetLoss, RankSortLoss
 
 SCENES = json.loads((Path(__file__).parent / "ranking_losses.json").read_text())
 METHODS = ["dense", "fast"]
@@ -219,6 +219,30 @@ def test_image_scope_is_each_image_by_itself_averaged_over_positives(make, metho
     torch.testing.assert_close(gradient_of(got.loss, logits), gradient_of(total, logits), rtol=1e-9, atol=1e-12)
     if got.box_weights is not None:
         torch.testing.assert_close(got.box_weights, weights[positive], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [APELoss, RankSortLoss, ALRPLoss])
+@pytest.mark.parametrize("method", METHODS)
+def test_class_scope_is_each_class_by_itself_averaged_over_positives(make, method):
+    logits, labels, quality, _ = scene()
+    labels[labels == 1] = 3  # one class without positives
+    got = make(scope="class", method=method).outcome(logits, labels, quality)
+    total, weights = 0.0, torch.zeros(len(labels), dtype=torch.float64)
+    positive = (labels >= 0) & (labels < 3)
+    for number in range(3):
+        of = labels == number
+        alone = torch.where(of, 0, torch.where(labels < 0, -1, 1))
+        single = make(method="dense").outcome(logits[:, number : number + 1], alone, quality)
+        share = of.double().sum() / positive.sum()
+        total = total + single.loss * share
+        if single.box_weights is not None:
+            weights[of] = single.box_weights * share
+    torch.testing.assert_close(got.loss, total)
+    torch.testing.assert_close(gradient_of(got.loss, logits), gradient_of(total, logits), rtol=1e-9, atol=1e-12)
+    if got.box_weights is not None:
+        torch.testing.assert_close(got.box_weights, weights[positive], rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match="one class per row"):
+        make(scope="class").dense(logits, torch.zeros_like(logits))
 
 
 @pytest.mark.parametrize("make", [RankSortLoss, ALRPLoss])

@@ -110,18 +110,21 @@ class SumsEngine(ABC):
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""
+        by_class = spec.scope == "class"
         read = self.read(_sorted_by_image(samples)[0])
+        if by_class:
+            read = _by_class(read, samples)
         shared = spec.scope == "world" and world_size() > 1
         positives, quality, mine = _gather(read) if shared else (read.positives, read.quality, slice(None))
         number, copies = len(positives), world_size() if shared else 1
         faults = read.faults
-        apart = number == 0 or samples.image is not None or spec.max_negatives is not None
+        apart = number == 0 or by_class or samples.image is not None or spec.max_negatives is not None
         if apart:  # the sums do not see all logits
             faults = faults + (~(read.values.isfinite() | _mask(read.skip, read.values))).sum()
             if shared:
                 distributed.all_reduce(faults)
         picked, bounds, parts = [], [], []
-        for flat, skip, ours in _parts(read, samples.image, number):
+        for flat, skip, ours in _parts(read, _ends(read, samples, by_class), number):
             group = Group(read.values[flat], _moved(read.skip[skip], flat.start), positives[ours], quality[ours])
             if spec.max_negatives is not None:
                 group, chosen = _highest(group, spec.max_negatives, shared)
@@ -180,7 +183,8 @@ class SumsEngine(ABC):
     def backward(self, upstream: Tensor, samples: Samples, saved: tuple[Tensor, ...], spec: RankingSpec) -> Tensor:
         """The gradient of the logits, in their shape and dtype."""
         kept = Saved(*saved)
-        values = working(_sorted_by_image(samples)[0].logits).view(-1)
+        by_class = spec.scope == "class"
+        values = _flat(_sorted_by_image(samples)[0].logits, by_class)
         bounds = kept.bounds.tolist()
         whole = [(row[0], row[1]) for row in bounds] == [(0, len(values))] and spec.max_negatives is None
         out = (torch.empty_like if whole else torch.zeros_like)(values)
@@ -199,6 +203,8 @@ class SumsEngine(ABC):
             out[chosen] = part
         own = (kept.gradient * upstream).to(out.dtype)
         self.array(out)[self.array(kept.where)] = self.array(own)
+        if by_class:
+            return out.view(samples.logits.T.shape).T.contiguous().to(samples.logits.dtype)
         return _unsorted(out.view(samples.logits.shape), samples).to(samples.logits.dtype)
 
     def fake(self, samples: Samples, spec: RankingSpec) -> Forward:
@@ -248,6 +254,27 @@ def _read(samples: Samples) -> Read:
     return Read(values, columns, skip, rows, where, positives.nan_to_num(0.0, 0.0, 0.0), quality, faults)
 
 
+def _by_class(read: Read, samples: Samples) -> Read:
+    """The same with the samples of each class together: flat logits by class, then by row; positives in that order."""
+    number = len(samples.labels)
+    where, order = (read.where % read.columns * number + read.rows).sort()
+    if read.skip.dtype == torch.bool:
+        skip = read.skip.view(number, -1).T.reshape(-1)
+    else:
+        ignored = (samples.labels < 0).nonzero()
+        every = (torch.arange(read.columns, device=where.device) * number + ignored).flatten()
+        start = torch.cat([where, every]).sort().values
+        skip = torch.stack([start, start + 1], 1)
+    values, rows = _flat(samples.logits, by_class=True), read.rows[order]
+    return read._replace(
+        values=values, skip=skip, rows=rows, where=where, positives=read.positives[order], quality=read.quality[order]
+    )
+
+
+def _flat(logits: Tensor, by_class: bool) -> Tensor:
+    return (working(logits).T.contiguous() if by_class else working(logits)).view(-1)
+
+
 def working(logits: Tensor) -> Tensor:
     return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
@@ -266,14 +293,23 @@ def _unsorted(rows: Tensor, samples: Samples) -> Tensor:
     return rows if order is None else torch.empty_like(rows).index_copy_(0, order, rows)
 
 
-def _parts(read: Read, image: Tensor | None, number: int) -> list[tuple[slice, slice, slice]]:
+def _ends(read: Read, samples: Samples, by_class: bool) -> Tensor | None:
+    """Where each group of samples ends in the flat logits, int64 [groups]; None if there is one group."""
+    rows = len(samples.labels)
+    if by_class:
+        return torch.arange(1, read.columns + 1, device=read.where.device) * rows
+    if samples.image is None:
+        return None
+    _, lengths = samples.image.sort().values.unique_consecutive(return_counts=True)
+    return lengths.cumsum(0) * read.columns
+
+
+def _parts(read: Read, ends: Tensor | None, number: int) -> list[tuple[slice, slice, slice]]:
     """For each group with positives, where it is in the flat logits, in ``skip`` and in the positives."""
     if number == 0:
         return []
-    if image is None:
+    if ends is None:
         return [(slice(0, len(read.values)), slice(0, len(read.skip)), slice(0, number))]
-    _, lengths = image.sort().values.unique_consecutive(return_counts=True)
-    ends = lengths.cumsum(0) * read.columns
     ours = torch.searchsorted(read.where, ends)
     skips = ends if read.skip.dtype == torch.bool else torch.searchsorted(read.skip[:, 0].contiguous(), ends)
     bounds = torch.nn.functional.pad(torch.stack([ends, skips, ours]), (1, 0)).T.tolist()

@@ -98,6 +98,8 @@ class TritonEngine:
             return "it has no max_negatives"
         if type(spec.distance) not in (Step, Sigmoid, SigmoidCrossEntropy):
             return f"it has no sums of {type(spec.distance).__name__}"
+        if spec.scope == "class":
+            return 'it has no scope "class"'
         if samples.logits.numel() > MOST:
             return f"it takes up to {MOST:,} logits, got {samples.logits.numel():,}"
         return None
