@@ -58,9 +58,9 @@ def main() -> None:
     whole = config.out / ("cells" if config.data is None else f"{config.data.name}{config.images}")
     if not (whole / "annotations").is_dir():
         draw_cells(whole) if config.data is None else take_part(config.data, whole, config.images)
-    head = " | ".join(f"`{loss}`" for loss in config.losses)
-    against = " | ".join(f"difference to `{loss}`" for loss in config.losses[1:])
-    print(f"| removed | {head} | {against} |\n|---:|{'---:|' * (2 * len(config.losses) - 1)}")
+    names = [f"`{loss}`" for loss in config.losses]
+    names += [f"difference to {name}" for name in names[1:]]
+    print(f"| removed | {' | '.join(names)} |\n|---:|{'---:|' * len(names)}")
     for share in config.removed:
         data = remove(whole, share)
         found = {
