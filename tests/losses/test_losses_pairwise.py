@@ -223,8 +223,6 @@ def peaks() -> dict[str, float]:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell")
 def test_memory_stays_within_four_times_the_logits_with_twenty_thousand_positives(peaks):
     assert len(peaks) == 6
-    noisy = peaks.pop("RankSortLoss, torch")  # 3.4 to 4.1, by what the allocator keeps
-    assert 1 <= noisy < 4.5, noisy
     assert all(1 <= peak < 4 for peak in peaks.values()), peaks  # the gradient alone is 1
 
 

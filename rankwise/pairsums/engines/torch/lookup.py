@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Boxes for each edge.
-BOXES = 16
+#: Boxes for each edge, and at most: their table is to stay small beside the logits.
+BOXES, MOST_BOXES = 16, 1 << 18
 
 
 class Lookup:
@@ -23,11 +23,11 @@ class Lookup:
         self.edges = edges
         if edges.device.type != "cpu":
             return  # there bucketize is fast, and the number of steps would have to be waited for
-        self.boxes, span = BOXES * len(edges), float(edges[-1] - edges[0])
+        self.boxes, span = min(BOXES * len(edges), MOST_BOXES), float(edges[-1] - edges[0])
         self.per_unit = (self.boxes - 3) / span if span > 0 else 1.0
         self.first = float(edges[0]) - 1.5 / self.per_unit
         counts = torch.bincount(self._box(edges), minlength=self.boxes)
-        self.start = counts.cumsum(0) - counts
+        self.start = counts.cumsum(0).sub_(counts)
         self.steps = [1 << level for level in range(int(counts.max()).bit_length())][::-1]
         self.padded = torch.nn.functional.pad(edges, (0, self.steps[0]), value=torch.inf)
 
