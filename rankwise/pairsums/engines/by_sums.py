@@ -108,6 +108,30 @@ class SumsEngine(ABC):
         """A tensor as what this engine's sums are made of."""
         return tensor
 
+    def terms(
+        self, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
+    ) -> tuple[Terms, Tensor | int]:
+        """What the formula makes of a group's sums, and the faults with those of its negatives.
+
+        Args:
+            group: The samples.
+            spec: Which loss.
+            number: Number of positives in all groups.
+            shared: Whether to add the sums, and the faults, of all processes.
+            faults: Bad values found so far.
+        """
+        sums = self.sums(group, spec)
+        logits, qualities = self.array(group.positives), self.array(group.quality)
+        over = sums.over(values_of(spec, qualities), spec.by_quality)
+        faults = faults + over.faults
+        if shared:
+            over, faults = self._reduce(over, faults)
+        return FORMULAS[spec.family](spec, Positives(logits, qualities, number), over, sums.push), faults
+
+    def gradient(self, group: Group, spec: RankingSpec, weights: Tensor, out: Tensor) -> None:
+        """Write each negative's Σ_u weights_u · rank(x_v - p_u) to its index in the flat gradient, and 0 elsewhere."""
+        self.sums(group, spec).gradient(weights, out)
+
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""
         by_class = spec.scope == "class"
@@ -129,26 +153,21 @@ class SumsEngine(ABC):
             if spec.max_negatives is not None:
                 group, chosen = _highest(group, spec.max_negatives, shared)
                 picked.append(chosen + flat.start)
-            sums = self.sums(group, spec)
-            logits, qualities = self.array(group.positives), self.array(group.quality)
-            over = sums.over(values_of(spec, qualities), spec.by_quality)
-            if not apart:
-                faults = faults + over.faults
-            if shared:
-                over, faults = self._reduce(over, faults)
-            parts.append(FORMULAS[spec.family](spec, Positives(logits, qualities, number), over, sums.push))
+            terms, total = self.terms(group, spec, number, shared, faults)
+            faults = faults if apart else total
+            parts.append(terms)
             taken = sum(map(len, picked))
             ends = taken - len(picked[-1]) if picked else 0, taken
             bounds.append([flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop, *ends])
-        terms = _together(parts, len(spec.log) - 2, positives)
-        loss, log, scale = self._totals(terms, faults, number)
+        joint = _together(parts, len(spec.log) - 2, positives)
+        loss, log, scale = self._totals(joint, faults, number)
         scale = scale if copies == 1 else scale * copies
         saved = Saved(
             read.skip,
             read.where,
-            _scaled(terms.gradient[mine], scale),
+            _scaled(joint.gradient[mine], scale),
             positives,
-            _scaled(terms.weights, scale),
+            _scaled(joint.weights, scale),
             torch.cat(picked) if picked else read.where.new_empty(0),
             torch.tensor(bounds, dtype=torch.int64).view(-1, 8),
         )
@@ -156,8 +175,8 @@ class SumsEngine(ABC):
         if spec.family != "alrp":
             return Forward(loss, log, None, saved)
         rows = read.values.new_zeros(len(samples.labels))
-        assert terms.box_weights is not None
-        rows[read.rows] = (terms.box_weights[mine] * copies).to(rows.dtype)
+        assert joint.box_weights is not None
+        rows[read.rows] = (joint.box_weights[mine] * copies).to(rows.dtype)
         return Forward(loss, log, _unsorted(rows, samples), saved)
 
     def _totals(self, terms: Terms, faults: Tensor | int, number: int) -> tuple[Tensor, Tensor, Tensor | float]:
@@ -194,12 +213,12 @@ class SumsEngine(ABC):
             if spec.max_negatives is None:
                 skip = _moved(kept.skip[first_skip:last_skip], start)
                 group = Group(values[start:end], skip, kept.positives[ours], nothing)
-                self.sums(group, spec).gradient(weights[ours], out[start:end])
+                self.gradient(group, spec, weights[ours], out[start:end])
                 continue
             chosen = kept.picked[begin:stop]
             group = Group(values[chosen], kept.skip[:0], kept.positives[ours], nothing)
             part = torch.empty_like(group.values)
-            self.sums(group, spec).gradient(weights[ours], part)
+            self.gradient(group, spec, weights[ours], part)
             out[chosen] = part
         own = (kept.gradient * upstream).to(out.dtype)
         self.array(out)[self.array(kept.where)] = self.array(own)
