@@ -44,7 +44,8 @@ class Reading:
 
     def all_notes(self, split: str) -> list[str]:
         """Messages about the split: the number of clipped boxes, if any, and its notes."""
-        clipped = f"{self.clipped:,} boxes extended beyond their image by a few pixels and were clipped"
+        many = f"{self.clipped:,} boxes extended beyond their image by a few pixels and were clipped"
+        clipped = "1 box extended beyond its image by a few pixels and was clipped" if self.clipped == 1 else many
         return [f"{split}: {note}" for note in ([clipped] if self.clipped else []) + self.notes]
 
 

@@ -96,7 +96,10 @@ class VocSource:
             files[path.name] = xml_files(inner or path)
             if inner is not None:
                 self._homes[path.name] = _image_folders(inner)
-        return {split: paths for split, paths in files.items() if paths}
+        found = {split: paths for split, paths in files.items() if paths}
+        # Folders of other names are splits if all are alike; else they are datasets of their own, side by side.
+        alike = len(found) == len(files) - (not files["train"])
+        return found if alike or any(map(role, found)) else {}
 
     def _lists(self, annotations: Path) -> dict[str, list[Path]]:
         """The XML files of each split by the lists in ``ImageSets/Main``."""

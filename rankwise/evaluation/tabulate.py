@@ -57,12 +57,13 @@ def _classes(evaluation: Evaluation) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("class")
+    # 80 columns are enough unless a class name is long; then the name is folded, never a number.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("class", overflow="fold")
     known = any(cut.interval for cut in (evaluation.thresholds.overall, *evaluation.thresholds.per_class.values()))
     f1 = "F1" if evaluation.given_thresholds else "best F1"
     for name in ("objects", "AP", f1, "precision", "recall", "at score", *(["95 %"] if known else [])):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     objects, thresholds = evaluation.matches.objects, evaluation.thresholds
     counts = np.bincount(objects.labels[~objects.crowd], minlength=len(evaluation.per_class)).tolist()
     rows = [
@@ -76,17 +77,17 @@ def _classes(evaluation: Evaluation) -> Table:
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
         # A run has one threshold per class, and none for all classes together.
         given = evaluation.given_thresholds and row == len(rows)
-        last = ["–" if given else shown(cut.score, 3)] + ([_interval(cut)] if known else [])
+        last = ["–" if given else shown(cut.score, 3)] + ([_interval(cut, "–")] if known else [])
         label = Text(names.shown(name))
         table.add_row(label, f"{count:,}", shown(ap), *(shown(value) for value in percent), *last)
     return table
 
 
-def _interval(threshold: Threshold) -> str:
+def _interval(threshold: Threshold, between: str = " to ") -> str:
     if threshold.interval is None:
         return "–"
     low, high = threshold.interval
-    return f"{low:.2f} to {high:.2f}{' ?' if threshold.uncertain else ''}"
+    return f"{low:.2f}{between}{high:.2f}{' ?' if threshold.uncertain else ''}"
 
 
 def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) -> list[str]:

@@ -36,7 +36,8 @@ def announcement(
         val: The validation images.
         weights: The source of the initial weights.
     """
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    number = torch.get_num_threads()
+    threads = f", {number} thread{'s' if number > 1 else ''}" if device.type == "cpu" else ""
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     names = ", ".join(train.classes[:NAMES]) + (", …" if len(train.classes) > NAMES else "")
     count = len(train.classes)
@@ -76,8 +77,8 @@ def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = Fal
     pixels, visible = np.concatenate(shorter), np.concatenate(seen)
     if slips := int((pixels < SLIP).sum()):
         lines.append(
-            f"slips     {slips:,} boxes are less than {SLIP} pixels wide or high: check whether they are "
-            f"annotation mistakes"
+            f"slips     {slips:,} {'box is' if slips == 1 else 'boxes are'} less than {SLIP} pixels wide or high: "
+            f"annotation mistakes?"
         )
     if (share := float((visible < TINY).mean())) >= 0.05:
         lines.append(
@@ -91,4 +92,5 @@ def _boxes(dataset: DetectionDataset) -> str:
     """How many boxes there are, unless images would have to be drawn to count them."""
     if not isinstance(dataset.records, list):
         return ""
-    return f" with {sum(int((~record.iscrowd).sum()) for record in dataset.records):,} boxes"
+    count = sum(int((~record.iscrowd).sum()) for record in dataset.records)
+    return f" with {count:,} {'box' if count == 1 else 'boxes'}"

@@ -309,6 +309,17 @@ def test_several_datasets_below_a_folder_are_named(tmp_path):
         open_dataset(tmp_path)
 
 
+def test_xml_files_of_one_dataset_do_not_hide_those_beside_it(tmp_path):
+    write_coco_folder(tmp_path / "one")
+    flat = tmp_path / "three"
+    flat.mkdir()
+    for picture in pictures(4):
+        save(picture, flat)
+        (flat / f"{picture.stem}.xml").write_text(voc_xml(picture))
+    with pytest.raises(DataError, match=r"contains several datasets \(one, three\); choose one of them"):
+        open_dataset(tmp_path)
+
+
 def labels_without_names(root: Path) -> None:
     save_all(root / "images")
     write_labels(root / "labels")

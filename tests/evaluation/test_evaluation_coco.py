@@ -15,6 +15,7 @@ from pycocotools.cocoeval import COCOeval
 from rich.console import Console
 
 from rankwise.evaluation import Evaluation, evaluate
+from rankwise.evaluation.coco import calibrated
 
 NAMES = ("ap", "ap50", "ap75", "aps", "apm", "apl")
 
@@ -289,6 +290,20 @@ def test_the_table_names_every_class_and_number(scene):
         assert word in text
 
 
+def test_the_table_with_intervals_fits_80_columns_and_folds_long_names_alone(scene):
+    given = scene(18)
+    names = ["rectangle", "b", "a name that is longer than its column"]
+    result = evaluate(given.ground_truth, given.detections, given.category_ids, names)
+    result = calibrated(result, [image["id"] for image in given.ground_truth["images"]])
+    text = shown(result, width=80)
+    assert "…" not in text
+    (row,) = [line for line in text.splitlines() if line.startswith("rectangle ")]
+    low, high = result.thresholds.per_class["rectangle"].interval
+    assert f" {low:.2f}–{high:.2f}" in row
+    assert row.split()[2] == f"{result.per_class['rectangle']:.1f}"
+    assert "precision" in text
+
+
 def test_a_class_name_with_brackets_is_no_markup(scene):
     given = scene(18)
     result = evaluate(given.ground_truth, given.detections, given.category_ids, ["[bold]x", "b", "c"])
@@ -302,8 +317,8 @@ def test_precision_curves_average_to_the_numbers(scene):
     assert 100 * np.nanmean(result.curves.precision[..., 1]) == pytest.approx(result.per_class[given.classes[1]])
 
 
-def shown(result: Evaluation) -> str:
-    console = Console(width=120, record=True, file=io.StringIO())
+def shown(result: Evaluation, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
     result.print_table(console)
     return console.export_text()
 
