@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,7 +64,7 @@ def open_dataset(
     if name is None:
         raise DataError(
             f"{folder}: has no {split} split, only {', '.join(source.splits)}; add its annotations, or choose another "
-            f"split with --data.{'val' if split == val else 'train'}"
+            f"split with {'--data.val' if split == val else '--data.train' if split == train else '--split'}"
         )
     reading = source.read(name)
     if reading.faults and not skip_bad:
@@ -83,6 +84,8 @@ def open_dataset(
     if not records:
         raise DataError(f"{folder}: no usable images in the {split} split; rankwise data check {folder} says why")
     if classes is not None:
+        if missing := [name for name in classes if name not in reading.classes]:
+            notes.append(f"{name}: no objects of the classes {', '.join(missing)}")
         reading, records = _with_classes(reading, records, list(classes), f"{folder}: {name}")
     return DetectionDataset(
         records, reading.classes, reading.category_ids, transform, notes, skip_bad=skip_bad, max_pixels=max_pixels
@@ -118,9 +121,11 @@ def shared_images(one: Sequence[ImageRecord], other: Sequence[ImageRecord]) -> l
 
 
 def class_mismatch(where: str, found: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """The message about a split whose classes differ from those of the training split; None if they match in any
-    order."""
-    if set(found) == set(wanted):
+    """The message about a split with classes that the training split does not have; None if it has none.
+
+    The order may differ, and classes may be missing: other images need not show all of them.
+    """
+    if set(found) <= set(wanted):
         return None
     missing, unknown = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     return (
@@ -140,7 +145,9 @@ def _with_classes(
         raise DataError(mismatch)
     if reading.classes == classes:
         return reading, records
-    order = [reading.classes.index(name) for name in classes]  # new label -> old one
-    new = np.argsort(np.array(order))
-    records = [replace(record, labels=new[record.labels].astype(np.int64)) for record in records]
-    return replace(reading, classes=classes, category_ids=[reading.category_ids[old] for old in order]), records
+    new = np.array([classes.index(name) for name in reading.classes], np.int64)  # old label -> new one
+    records = [replace(record, labels=new[record.labels]) for record in records]
+    ids = dict(zip(reading.classes, reading.category_ids, strict=True))
+    free = itertools.count(max(reading.category_ids, default=0) + 1)
+    numbers = [ids[name] if name in ids else next(free) for name in classes]
+    return replace(reading, classes=classes, category_ids=numbers), records
