@@ -94,18 +94,29 @@ def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> Non
         raise SettingsError(f"--resume {run}: not a run of rankwise train: it has no recipe.yaml")
 
 
-def changes(run: Path, recipe: str) -> dict[str, tuple[Any, Any]]:
+def changes(run: Path, recipe: str, done: bool) -> dict[str, tuple[Any, Any]]:
     """The settings that differ between the recipe of a run and a new one: flag, old and new value.
 
     Args:
         run: The run folder.
         recipe: The new recipe, as YAML.
+        done: Whether no steps are left.
+
+    Raises:
+        SettingsError: If no steps are left for a changed setting to have an effect on.
     """
     path = run / "recipe.yaml"
     before = flat(read_recipe(path)) if path.is_file() else {}
     after = flat(parse_yaml(recipe))
-    return {
+    changed = {
         name: (before.get(name), after.get(name))
         for name in {**before, **after}
         if before and before.get(name) != after.get(name)
     }
+    # The location of the data also matters to evaluations.
+    if done and (unused := [name for name in changed if not name.startswith("data.")]):
+        raise SettingsError(
+            f"{run} is finished: {', '.join(unused)} would have no effect. Train longer with more --epochs or "
+            f"--minutes, or start a new run from its detector with --init {run}"
+        )
+    return changed

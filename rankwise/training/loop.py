@@ -149,12 +149,12 @@ class Run:
         with all_raise():
             if saved:
                 self.state.load_state_dict(saved)
-            if fabric.is_global_zero:
-                make_folder(folder)
-                changed = changes(folder, recipe.text) if saved else {}
-                write_text(folder / "recipe.yaml", recipe.text)
             at = self.progress
             self.plan = Plan.of(settings, len(self.loader), at)
+            if fabric.is_global_zero:
+                make_folder(folder)
+                changed = changes(folder, recipe.text, self.is_done()) if saved else {}
+                write_text(folder / "recipe.yaml", recipe.text)
             # Without gradients, an image takes about a third of the training time.
             self.clock = Clock(len(val_set) / settings.images_per_step / 3, at.seconds)
             self.tracker = Tracker(folder, fabric, self.plan, self.clock, settings.log_every, at.step, at.evaluated)

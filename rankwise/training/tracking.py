@@ -144,7 +144,8 @@ class Tracker:
         columns = (BarColumn(bar_width=None), TextColumn("{task.fields[text]}", markup=False))
         with Progress(*columns, console=self.console, refresh_per_second=4, expand=True) as progress:
             self._progress = progress
-            self._task = progress.add_task("train", total=self.plan.steps, completed=step, text="")
+            text = self._line(step, step // self.plan.steps_per_epoch, BAR_TEXT)
+            self._task = progress.add_task("train", total=self.plan.steps, completed=step, text=text)
             try:
                 yield
             finally:

@@ -244,6 +244,16 @@ def test_what_a_resumed_run_would_ignore_is_refused(run, words, said, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_a_finished_run_refuses_settings_that_would_have_no_effect(run, capsys):
+    before = (run / "recipe.yaml").read_text()
+    with pytest.raises(SystemExit):
+        main(["train", "--resume", str(run), "--loss", "FocalLoss"])
+    said = capsys.readouterr().err
+    assert "is finished: loss.class_path" in said
+    assert f"--init {run}" in said
+    assert (run / "recipe.yaml").read_text() == before
+
+
 def test_another_loss_is_recorded_when_a_run_is_resumed(run, monkeypatch, capsys):
     monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
     main(["train", "--resume", str(run), "--loss", "FocalLoss", "--epochs=5", "--patience=9"])
