@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from rankwise.losses.dense import DenseTargets
 from rankwise.losses.inputs import without_bad_numbers
 from rankwise.pairsums import RankingSpec
-from rankwise.pairsums.engines.by_sums import Group
 from rankwise.pairsums.engines.dense import DenseSums
+from rankwise.pairsums.engines.groups import Group
 from rankwise.pairsums.formula import FORMULAS, Over, Positives, values_of
 
 

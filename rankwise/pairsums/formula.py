@@ -81,6 +81,8 @@ class Terms(NamedTuple):
         weights: How strongly each positive pushes the negatives, [P].
         gradient: The positives' gradient, [P].
         box_weights: How much each positive's box error counts, [P], or None.
+        table: What the backward pass of an engine reads instead of the weights, float64 [n], or None.
+        origin: What the table counts from, float64 [1], with a table.
     """
 
     loss: Array
@@ -88,6 +90,8 @@ class Terms(NamedTuple):
     weights: Array
     gradient: Array
     box_weights: Array | None = None
+    table: Tensor | None = None
+    origin: Tensor | None = None
 
 
 class Positives(NamedTuple):

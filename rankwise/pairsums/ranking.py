@@ -103,11 +103,12 @@ class _Ranking(torch.autograd.Function):
         ctx.save_for_backward(*samples, *found.saved)  # autograd then notices changes in place
         ctx.engine, ctx.spec = engine, spec
         ctx.mark_non_differentiable(found.log, boxes)
+        ctx.set_materialize_grads(False)  # zeros for the log would be made for nothing
         return found.loss, found.log, boxes
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         samples, saved = Samples(*ctx.saved_tensors[:4]), ctx.saved_tensors[4:]
         return ctx.engine.backward(upstream, samples, saved, ctx.spec), None, None, None, None
 

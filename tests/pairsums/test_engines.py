@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_scenes import LOSSES, STAGES, assert_exact, run, scene
+from gpu_counting import CountGPUWork, on_gpu, on_host
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -202,12 +203,32 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_torch_engine_takes_few_operations():
+@pytest.mark.parametrize(
+    ("name", "most"), [("APE", 60), ("PE", 60), ("APE by quality", 62), ("AP", 134), ("RankSort", 153), ("aLRP", 149)]
+)
+def test_the_torch_engine_takes_few_operations(name, most):
     logits, labels, quality = scene(*STAGES["middle"])
+    loss = LOSSES[name](method="torch", check=False)
+    loss(logits, labels, quality)  # what depends on the distance alone is kept
     leaf = logits.requires_grad_()
     with Operations() as counted:
-        APELoss(method="torch", check=False)(leaf, labels, quality).backward()
-    assert len(counted.names) <= 175, counted.names
+        loss(leaf, labels, quality).backward()
+    assert len(counted.names) <= most, counted.names
+
+
+def test_the_torch_engine_waits_twice_for_a_gpu():
+    """For the number of positives, and for the range of their logits, which says how large the table is."""
+    logits, labels, quality = scene(*STAGES["middle"])
+    loss = APELoss(method="torch")
+    expected = run(APELoss, "dense", logits.double(), labels, quality.double())[1]
+    with CountGPUWork() as first:  # copies what depends on the distance alone to the device
+        loss(on_gpu(logits), on_gpu(labels), on_gpu(quality))
+    with CountGPUWork() as work:
+        leaf = on_gpu(logits).requires_grad_()
+        loss(leaf, on_gpu(labels), on_gpu(quality)).backward()
+    assert first.launches
+    assert sorted(cause for _, cause in work.syncs) == ["nonzero", "tolist"], work.report()
+    torch.testing.assert_close(on_host(leaf.grad).double(), expected, rtol=1e-5, atol=1e-9)
 
 
 # torch.compile

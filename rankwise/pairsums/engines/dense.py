@@ -8,7 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rankwise.pairsums.engines.by_sums import Group, SumsEngine, joined
+from rankwise.pairsums.engines.by_sums import SumsEngine, joined
+from rankwise.pairsums.engines.groups import Group, Read
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec, Samples
 
@@ -24,6 +25,13 @@ class DenseEngine(SumsEngine):
     def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
         """Nothing is."""
         return None
+
+    def read(self, samples: Samples) -> Read:
+        """The positives among the samples, and what is not negative."""
+        read = super().read(samples)
+        if len(read.skip):  # a distance of one's own may not be 0 far below
+            read.values.view(len(read.skip), -1).masked_fill_(read.skip[:, None], -torch.inf)
+        return read
 
     def sums(self, group: Group, spec: RankingSpec) -> DenseSums:
         """The sums over the pairs of a group."""
@@ -45,13 +53,11 @@ class DenseSums:
     @cached_property
     def negatives(self) -> Tensor:
         """Which of the group's values are negatives, bool [n]."""
-        skip = self.group.skip
-        return ~skip if len(skip) else torch.ones_like(self.group.values, dtype=torch.bool)
+        return self.group.values > -torch.inf
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        negatives = self.sums_over(self.group.values[self.negatives].double())
-        return Over(negatives, *self.among(values, lower), (~self.group.values[self.negatives].isfinite()).sum())
+        return Over(self.sums_over(self.group.values[self.negatives].double()), *self.among(values, lower), 0)
 
     def among(self, values: Sequence[Tensor], lower: bool) -> tuple[Tensor, Sums | None]:
         """The sums over positives alone: as in `Over`, ``positives`` and ``lower``."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy, Step
-from rankwise.pairsums.engines.by_sums import Group, Read, SumsEngine, working
+from rankwise.pairsums.engines.by_sums import SumsEngine
+from rankwise.pairsums.engines.groups import Group, Read, working
 from rankwise.pairsums.engines.numba import many, passes, sigmoid, step, wide
 from rankwise.pairsums.engines.numba.vectors import MOMENTS
 from rankwise.pairsums.formula import Array, Over, PairSums, Sums

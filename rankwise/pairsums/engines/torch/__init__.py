@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy, Step
-from rankwise.pairsums.engines.by_sums import Group, SumsEngine
+from rankwise.pairsums.engines.by_sums import SumsEngine
 from rankwise.pairsums.engines.dense import DenseSums
-from rankwise.pairsums.engines.torch.sigmoid import SigmoidSums
-from rankwise.pairsums.engines.torch.step import StepSums
-from rankwise.pairsums.formula import PairSums
+from rankwise.pairsums.engines.groups import Group
+from rankwise.pairsums.engines.torch import direct, sigmoid, step
+from rankwise.pairsums.formula import Terms
 from rankwise.pairsums.spec import Forward, RankingSpec, Samples
 
 
@@ -25,10 +25,29 @@ class TorchEngine(SumsEngine):
             return f"it does not know the distance {type(spec.distance).__name__}"
         return None
 
-    def sums(self, group: Group, spec: RankingSpec) -> PairSums:
+    def sums(self, group: Group, spec: RankingSpec) -> sigmoid.SigmoidSums | step.StepSums | DenseSums:
         """The sums over the pairs of a group; pair by pair if the positives are too far apart for a table."""
-        kind = StepSums if isinstance(spec.distance, Step) else SigmoidSums
+        kind = step.StepSums if isinstance(spec.distance, Step) else sigmoid.SigmoidSums
         return kind.of(group, spec) or DenseSums(group, spec)
+
+    def terms(
+        self, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
+    ) -> tuple[Terms, Tensor | int]:
+        """What the formula makes of a group's sums, with a table for the backward pass, and the faults."""
+        sums = self.sums(group, spec)
+        if isinstance(sums, sigmoid.SigmoidSums) and not shared and direct.is_possible(sums):
+            return direct.terms(sums, number), faults
+        terms, faults = self.applied(sums, group, spec, number, shared, faults)
+        if isinstance(sums, DenseSums):
+            return terms, faults
+        return terms._replace(table=sums.table(terms.weights), origin=sums.origin), faults
+
+    def evaluate(
+        self, group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor
+    ) -> None:
+        """Write each sample's gradient, from the table that ``terms`` gave."""
+        module = step if isinstance(spec.distance, Step) else sigmoid
+        module.evaluate(group, spec, origin, table, upstream, out)
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""

@@ -1,8 +1,8 @@
 """Sums of the sigmoid and the softplus over all pairs in torch operations.
 
-A histogram of the samples has moments 0 to 3 in each cell. Many cells are an interval, in which S and softplus are
+A histogram of the samples has the first moments in each cell. Many cells are an interval, in which S and softplus are
 polynomials through Chebyshev points. So the moments are coarsened to weights of the points, and sums over pairs are
-matrices [positives, points] times weights. The adjoint refines values at the points to a cubic in each cell.
+matrices [positives, points] times weights. The adjoint refines values at the points to a polynomial in each cell.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy
-from rankwise.pairsums.engines.by_sums import Group
 from rankwise.pairsums.engines.dense import DenseSums
+from rankwise.pairsums.engines.groups import Group, Limits
+from rankwise.pairsums.engines.torch.blocks import blocks
+from rankwise.pairsums.engines.torch.cut import Cut
 from rankwise.pairsums.engines.torch.lookup import Lookup
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
@@ -33,181 +35,210 @@ class Precision(NamedTuple):
         cells: Least number of cells per unit.
         interval: Cells in an interval: 2 to 4 units.
         points: Chebyshev points in it.
+        moments: Moments of each cell.
         below: So far below all positives e^z underflows, even summed over a billion samples.
+        largest: The largest number of a cell: λ times a logit there has enough digits.
     """
 
     cells: int
     interval: int
     points: int
+    moments: int
     below: float
+    largest: float
 
 
 PRECISION = {
-    torch.float32: Precision(16, 64, 16, 125.0),  # relative error 1e-7 in the worst place
-    torch.float64: Precision(128, 512, 28, 765.0),  # and 1e-11
+    torch.float32: Precision(128, 512, 16, 3, 125.0, 2.0**33),  # relative error 1e-8
+    torch.float64: Precision(128, 512, 28, 4, 765.0, 2.0**27),  # and 1e-11
 }
 
-#: So many units above all positives S is 1 but for rounding.
+#: So many units above all positives S is 1 but for rounding, and softplus z.
 ABOVE = 37.0
 
-#: Most cells of a table, and the largest number of a cell that is exact.
-MOST, LARGEST = 1 << 18, 2.0**50
+#: Most cells of a table.
+MOST = 1 << 19
 
-#: Entries of a matrix [positives, points], and samples, that are worked on at once.
-ENTRIES, BLOCK = 1 << 17, 1 << 16
+#: Entries of a matrix [positives, points] that are worked on at once.
+ENTRIES = 1 << 17
 
 #: So many positives, neighbours in quality if there are more, are compared pair by pair; lower ones come from a table.
 NEIGHBOURS = 512
 
 
-@lru_cache(maxsize=64)
-def coarsening(intervals: int, cells: int, points: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The points of intervals of so many cells, counted in cells, and what each point gets of a cell's moments.
+class Coarsening(NamedTuple):
+    """Points of intervals, in units, and what each point gets of the moments of a cell.
 
-    That is how Lagrange's polynomials expand about the cells' centres, by powers of the offset, [4, cells, K].
+    Moments are by powers of the offset from a cell's lower edge.
     """
+
+    points: Tensor  # [points]
+    downwards: Tensor  # the same with the other sign
+    by_power: Tensor  # [moments, cells, points of an interval]
+
+
+@lru_cache(maxsize=64)
+def coarsening(intervals: int, precision: Precision, width: float, device: torch.device) -> Coarsening:
+    """The points of so many intervals of cells of a width, and Lagrange's polynomials as shorter ones in each cell."""
+    cells, points, moments = precision.interval, precision.points, precision.moments
     at = np.cos((2 * np.arange(points) + 1) * np.pi / (2 * points))
     lagrange = np.cos(np.outer(np.arange(points), np.arccos(at))) * 2 / points  # coefficients of T_0, T_1, …
     lagrange[0] /= 2
-    centre = (2 * np.arange(cells) + 1) / cells - 1
-    expansion = [
-        chebyshev.chebval(centre, chebyshev.chebder(lagrange, a)).T * (2 / cells) ** a / math.factorial(a)
-        for a in range(4)
-    ]
-    every = np.arange(intervals)[:, None] * cells + (at + 1) / 2 * cells
-    return torch.from_numpy(every.ravel()).to(device), torch.from_numpy(np.stack(expansion)).to(device)
+    # The shorter ones agree with them at a few Chebyshev points of the cell.
+    offsets = (1 - np.cos((2 * np.arange(moments) + 1) * np.pi / (2 * moments))) / 2
+    inside = (np.arange(cells) + offsets[:, None]) * 2 / cells - 1  # [moments, cells]
+    powers = np.linalg.inv(np.vander(offsets, increasing=True))
+    by_power = np.einsum("bj,pjc->bcp", powers, chebyshev.chebval(inside, lagrange))
+    every = (np.arange(intervals)[:, None] * cells + (at + 1) / 2 * cells) * width
+    at_points = torch.from_numpy(every.ravel()).to(device)
+    return Coarsening(at_points, -at_points, torch.from_numpy(by_power).to(device))
+
+
+class Place(NamedTuple):
+    """Where the cells are: cell k is [(low + k) / scale, (low + k + 1) / scale).
+
+    Attributes:
+        scale: Cells per unit of the logits, a power of two.
+        low: Number of the first cell on the line.
+        cells: Their number, whole intervals.
+        dirty: Whether values of what is no negative are in the first cell, and nothing else.
+        above: Whether there may be values above all cells.
+    """
+
+    scale: float
+    low: float
+    cells: int
+    dirty: bool
+    above: bool
+
+
+def locate(x: Tensor, origin: Tensor, scale: float, cells: int) -> tuple[Tensor, Tensor]:
+    """Cell of each of some values, and where it is counted in cells, float64: those beyond are in the outermost."""
+    v = torch.add(origin, x, alpha=scale).clamp_(0, math.nextafter(cells, 0))
+    return v.long(), v
 
 
 class SigmoidSums:
     """Sums of a sigmoid or its cross entropy over the pairs of a group.
 
-    Cells are numbered from 0. A table has one row per cell, or per part of a cell where floors cut it, one before them
-    for all that does not count, and one after them for all that is above. Its columns are the moments: [4, rows].
+    A table has one row per cell, or per part of a cell where floors cut it, and the moments: [moments, rows].
 
     Args:
         group: The samples.
         spec: What is asked for.
-        scale: Cells per unit of the logits, a power of two.
-        low: Number of the first cell on the line.
-        intervals: Number of intervals.
+        place: Where the cells are.
     """
 
-    def __init__(self, group: Group, spec: RankingSpec, scale: float, low: float, intervals: int) -> None:
+    def __init__(self, group: Group, spec: RankingSpec, place: Place) -> None:
         assert isinstance(spec.distance, Sigmoid)
-        self.group, self.spec, self.lam = group, spec, spec.distance.lam
-        self.scale, self.low, self.intervals = scale, low, intervals
-        self.length, points = PRECISION[group.values.dtype][1:3]
-        self.cells, self.width = intervals * self.length, self.lam / scale
+        self.group, self.spec, self.lam, self.place = group, spec, spec.distance.lam, place
+        self.precision, self.width = PRECISION[group.values.dtype], spec.distance.lam / place.scale
+        self.length = self.precision.interval
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
-        device = group.positives.device
-        self.points, self.coarsening = coarsening(intervals, self.length, points, device)
-        self.v = group.positives * scale - low  # in cells
-        self.floor = spec.floor(group.positives)
-        self.cut = None if self.floor is None else _Cut(self.floor, self)
+        self.origin = group.positives.new_full((1,), -place.low)
+        self.points, self.downwards, self.by_power = coarsening(
+            place.cells // self.length, self.precision, self.width, group.positives.device
+        )
+        floor = spec.floor(group.positives) if spec.has_floor else None
+        self.cut = None if floor is None else Cut(floor, self)
         self.few = len(group.positives) <= NEIGHBOURS
-        self.rows = self.cells + 2 + (0 if self.floor is None else len(self.floor))
+        self.rows = place.cells + (0 if floor is None else len(floor))
 
     @classmethod
     def of(cls, group: Group, spec: RankingSpec) -> SigmoidSums | None:
         """The sums, or None if the positives are too far apart or from zero for a table."""
-        assert isinstance(spec.distance, Sigmoid)
-        precision = PRECISION[group.values.dtype]
-        scale = 2.0 ** math.ceil(math.log2(spec.distance.lam * precision.cells))
-        width = spec.distance.lam / scale
-        least, most = (torch.stack(group.positives.aminmax()) * scale).floor().tolist()
-        low = least - math.ceil(precision.below / width)
-        if spec.has_floor:  # nothing below the lowest floor counts
-            floor = spec.floor(group.positives)
-            assert floor is not None
-            low = math.floor(float(floor.min()) * scale) - 1
-        cells = most + math.ceil(ABOVE / width) + 2 - low
-        if not cells <= MOST or max(-low, low + cells) > LARGEST:
-            return None
-        return cls(group, spec, scale, low, math.ceil(cells / precision.interval))
+        place = placed(group, spec)
+        return None if place is None else cls(group, spec, place)
+
+    @property
+    def units(self) -> Tensor:
+        """The positives counted in units from the first cell, float64 [P]."""
+        return self.group.positives.mul(self.place.scale).sub_(self.place.low).mul_(self.width)
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
-        table, faults = self._moments()
-        tables = [table] if self.few else [table, self._table(slice(None), values[0])]
+        tables = [self.moments()] if self.few else [self.moments(), self._table(slice(None), values[0])]
         sums = self._read(torch.stack(tables))
-        negatives = Sums(sums.rank[0], sums.error[0], None if sums.number is None else sums.number[0])
+        error = sums.error[0] + self.excess() if self.place.above and self.with_error else sums.error[0]
+        negatives = Sums(sums.rank[0], error, None if sums.number is None else sums.number[0])
         if self.few:
-            return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), faults)
-        return Over(negatives, sums.rank[1:], self._lower(values[0]) if lower else None, faults)
+            return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), 0)
+        return Over(negatives, sums.rank[1:], self._lower(values[0]) if lower else None, 0)
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
         """For each positive v, Σ_u weights_u · S(p_v - p_u) over the positives u of higher quality."""
         assert lower, "no formula pushes all positives with a sigmoid"
         if self.few:
             return DenseSums(self.group, self.spec).push(weights, lower)
-        group = self.group._replace(positives=-self.group.positives, quality=-self.group.quality)
+        positives, quality = -self.group.positives, -self.group.quality
+        group = self.group._replace(positives=positives, quality=quality, values=self.group.values[:0], limits=None)
         mirrored = SigmoidSums.of(group, self.spec)  # S(p_v - p_u) = S((-p_u) - (-p_v)), floors too
         assert mirrored is not None
         return mirrored._lower(weights).rank[0]
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
-        """Write each negative's Σ_u weights_u · S(x_v - p_u), and 0 elsewhere."""
-        c0, c1, c2, c3 = self._cubics(weights).to(out.dtype)
-        for part in self._parts():
-            row, offset = self._locate(self.group.values[part])
-            f = offset.clamp_(-0.5, 0.5).to(out.dtype)  # below and above all cells it is constant
-            value = torch.addcmul(c2.index_select(0, row), c3.index_select(0, row), f)
-            value = torch.addcmul(c1.index_select(0, row), value, f)
-            torch.addcmul(c0.index_select(0, row), value, f, out=out[part])
-        if len(self.group.skip):
-            out.masked_fill_(self.group.skip, 0)
+        """Write each negative's Σ_u weights_u · S(x_v - p_u)."""
+        evaluate(self.group, self.spec, self.origin, self.table(weights), weights.new_ones(()), out)
 
-    # The passes over the samples
+    # The pass over the samples
 
-    def _parts(self) -> list[slice]:
-        return [slice(start, start + BLOCK) for start in range(0, len(self.group.values), BLOCK)]
+    def moments(self) -> Tensor:
+        """The table of the negatives, [moments, rows]."""
+        values = self.group.values
+        parts = blocks(values)
+        number, (scale, _, cells, dirty, _) = self.precision.moments, self.place
+        table = self.points.new_zeros(number, self.rows)
+        powers = self.points.new_ones(number, min(len(values), parts[0].stop) if parts else 0)
+        for part in parts:
+            x = values[part]
+            row, v = locate(x, self.origin, scale, cells)
+            if self.cut is not None:
+                row += self.cut.floors_below(x.double())
+            terms = powers[:, : len(x)]
+            torch.frac(v, out=terms[1])
+            for a in range(2, number):
+                torch.mul(terms[a - 1], terms[1], out=terms[a])
+            table.scatter_add_(1, row.expand(number, -1), terms)
+        if dirty:
+            table[:, 0] = 0
+        return table
 
-    def _locate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Row and offset in its cell of each sample; NaN has the first row."""
-        v = x.double() * self.scale
-        cell = v.floor().clamp_(self.low - 1, self.low + self.cells)
-        offset = v.sub_(cell).sub_(0.5)
-        row = cell.sub_(self.low - 1).nan_to_num_(0.0).long()
-        return row if self.cut is None else row + self.cut.floors_below(x.double()), offset
-
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """The table of the negatives, [4, rows], and how many of them are NaN or infinite."""
-        values, skip = self.group.values, self.group.skip
-        table = self.points.new_zeros(4, self.rows)
-        faults = -skip.sum()
-        for part in self._parts():
-            x = values[part].masked_fill(skip[part], -torch.inf) if len(skip) else values[part]
-            row, f = self._locate(x)
-            square = f * f
-            table.scatter_add_(1, row.expand(4, -1), torch.stack([torch.ones_like(f), f, square, square * f]))
-            faults = faults + (x - x).count_nonzero()  # NaN is not zero
-        table[:, 0] = 0
-        return table, faults
+    def excess(self) -> Tensor:
+        """By how much negatives are above all cells, in sum: softplus grows by it."""
+        edge = (self.place.low + self.place.cells) / self.place.scale
+        return torch.stack(
+            [(self.group.values[part].double() - edge).clamp_(min=0).sum() for part in blocks(self.group.values)]
+        ).sum()
 
     # Sums at the positives
 
-    def _table(self, chosen: slice | Tensor, values: Tensor) -> Tensor:
-        """The table of some positives, each counting ``values`` times, [4, rows]."""
-        row, f = self._locate(self.group.positives[chosen])
-        moments = [values[chosen]]
-        for _ in range(3):
-            moments.append(moments[-1] * f)
-        return self.points.new_zeros(4, self.rows).index_add_(1, row, torch.stack(moments))
+    def coarsened(self, tables: Tensor) -> Tensor:
+        """What the points weigh for tables of whole cells, [..., moments, cells] to [..., points of each interval]."""
+        return tables.unflatten(-1, (-1, self.length)) @ self.by_power
 
-    def _chunks(self, number: int) -> list[slice]:
+    def _table(self, chosen: slice | Tensor, values: Tensor) -> Tensor:
+        """The table of some positives, each counting ``values`` times, [moments, rows]."""
+        p = self.group.positives[chosen]
+        row, v = locate(p, self.origin, self.place.scale, self.place.cells)
+        row, f = row if self.cut is None else row + self.cut.floors_below(p), v.frac_()
+        moments = [values[chosen]]
+        for _ in range(1, self.precision.moments):
+            moments.append(moments[-1] * f)
+        return self.points.new_zeros(len(moments), self.rows).index_add_(1, row, torch.stack(moments))
+
+    def chunks(self, number: int) -> list[slice]:
+        """Parts of so many positives to work on at once."""
         step = max(1, ENTRIES // len(self.points))
         return [slice(start, min(start + step, number)) for start in range(0, number, step)]
 
     def _read(self, tables: Tensor, chosen: Tensor | slice = slice(None)) -> Sums:
-        """For each of some positives, the sums over the samples of tables [T, 4, rows]; [T, P] each."""
-        v = self.v[chosen]
+        """For each of some positives, the sums over the samples of tables [T, moments, rows]; [T, P] each."""
+        u = self.units[chosen]
         whole = tables if self.cut is None else self.cut.whole(tables)
-        inner = whole[:, :, 1:-1].unflatten(2, (self.intervals, self.length))
-        weights = (inner @ self.coarsening).sum(1).flatten(1).T  # of the points, [points, T]
-        top, offset = whole[:, :2, -1, None].unbind(1)  # far above all positives S is 1 and softplus z
-        rank, error, number = v.new_empty(3, len(v), len(tables))
-        for part in self._chunks(len(v)):
-            z = (self.points - v[part, None]) * self.width
+        weights = self.coarsened(whole).sum(1).flatten(1).T  # of the points, [points, T]
+        rank, error, number = u.new_empty(3, len(u), len(tables))
+        for part in self.chunks(len(u)):
+            z = self.points - u[part, None]
             s, mistakes = z.sigmoid(), softplus(z, threshold=40.0) if self.with_error else z
             if self.cut is not None:
                 above = self.cut.above(chosen, part)
@@ -219,10 +250,8 @@ class SigmoidSums:
             if self.cut is not None:
                 for sums, more in zip((rank, error, number), self.cut.near(tables, whole, chosen, part), strict=True):
                     sums[part] += more
-        ranks = rank.T + top
-        errors = (error.T + self.width * (top * (self.cells + 0.5 - v) + offset)) / self.lam
-        numbers = None if self.cut is None else number.T + top
-        return Sums(ranks, errors if self.with_error else ranks, numbers)
+        errors = error.T / self.lam if self.with_error else rank.T
+        return Sums(rank.T, errors, None if self.cut is None else number.T)
 
     def _lower(self, values: Tensor) -> Sums:
         """For each positive u, sums over the positives v of lower quality, each counting ``values`` times."""
@@ -235,8 +264,8 @@ class SigmoidSums:
             u, q = order[part], quality[part]
             z = p[u] - p[u][:, None]
             counts = (q < q[:, None]) * values[u]
-            if self.floor is not None:
-                counts *= p[u] > self.floor[u, None]
+            if self.cut is not None:
+                counts *= p[u] > self.cut.floor[u, None]
                 number[u] = counts.sum(1)
             rank[u] = (self.spec.distance.rank(z) * counts).sum(1)
             error[u] = (self.spec.distance.error(z) * counts).sum(1)
@@ -251,84 +280,69 @@ class SigmoidSums:
 
     # The adjoint
 
-    def _cubics(self, weights: Tensor) -> Tensor:
-        """Coefficients in each row of Σ_u weights_u · S(x - p_u), by powers of the offset, [4, rows]."""
-        values = torch.zeros_like(self.points)
-        for part in self._chunks(len(self.v)):
-            s = ((self.points - self.v[part, None]) * self.width).sigmoid()
+    def table(self, weights: Tensor) -> Tensor:
+        """Coefficients in each row of Σ_u weights_u · S(x - p_u), by powers of the offset, [moments · rows]."""
+        values, u = torch.zeros_like(self.points), self.units
+        for part in self.chunks(len(u)):
+            s = (self.points - u[part, None]).sigmoid_()
             values += weights[part] @ (s if self.cut is None else s * self.cut.above(slice(None), part))
-        cubics = self.points.new_zeros(4, self.cells + 2)
-        refined = values.view(self.intervals, -1) @ self.coarsening.transpose(1, 2)  # [4, intervals, cells of each]
-        cubics[:, 1:-1] = refined.flatten(1)
-        cubics[0, -1] = weights.sum()
-        return cubics if self.cut is None else self.cut.rows(cubics, weights)
+        cells = self.refined(values)
+        return (cells if self.cut is None else self.cut.rows(cells, weights)).flatten()
+
+    def refined(self, values: Tensor) -> Tensor:
+        """Coefficients in each cell of what has these values at the points, [moments, cells]."""
+        return (values.view(-1, self.precision.points) @ self.by_power.transpose(1, 2)).flatten(1)
 
 
-class _Cut:
-    """Cells cut at floors, into one part more than there are floors in them.
+def evaluate(group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
+    """Write the value of its row's polynomial at each sample."""
+    assert isinstance(spec.distance, Sigmoid)
+    precision = PRECISION[group.values.dtype]
+    coefficients = torch.mul(table, upstream, out=out.new_empty(len(table))).view(precision.moments, -1)
+    floors_below, cells = None, coefficients.shape[1]
+    if spec.has_floor:
+        floor = spec.floor(group.positives)
+        assert floor is not None
+        floors_below, cells = Lookup(floor.sort().values), cells - len(floor)
+    for part in blocks(group.values):
+        x = group.values[part]
+        row, v = locate(x, origin, scale_of(spec.distance, precision), cells)
+        if floors_below is not None:
+            row += floors_below(x.double())
+        f = v.frac_().to(out.dtype)
+        *rest, last = coefficients.index_select(1, row)
+        for a, power in enumerate(rest[::-1]):
+            last = torch.addcmul(power, last, f, out=out[part] if a == len(rest) - 1 else None)
 
-    Args:
-        floor: Of each positive, float64 [P].
-        sums: What they are cut for.
-    """
 
-    def __init__(self, floor: Tensor, sums: SigmoidSums) -> None:
-        self.sums = sums
-        scaling = [sums.width**a / math.factorial(a) for a in range(4)]
-        self.scaling = torch.tensor(scaling, dtype=torch.float64, device=floor.device)[:, None, None]
-        floors, order = floor.sort()
-        self.floors_below = Lookup(floors)
-        self.cell = ((floor * sums.scale).floor() - sums.low).long()  # of each positive's floor
-        self.under = self.cell + 1 + order.argsort()  # the highest row at or under each positive's floor
-        every = torch.arange(sums.cells + 2, device=floor.device)
-        self.last = every + torch.searchsorted(self.cell.sort().values + 1, every, right=True)  # row of each cell
-        self.cell_of = torch.searchsorted(self.last, torch.arange(len(every) + len(floor), device=floor.device))
+def scale_of(distance: Sigmoid, precision: Precision) -> float:
+    """Cells per unit of the logits."""
+    return 2.0 ** math.ceil(math.log2(distance.lam * precision.cells))
 
-    def whole(self, tables: Tensor) -> Tensor:
-        """Tables of whole cells, [T, 4, cells + 2]."""
-        return tables.new_zeros(*tables.shape[:2], len(self.last)).index_add_(2, self.cell_of, tables)
 
-    def above(self, chosen: Tensor | slice, part: slice) -> Tensor:
-        """Which points count for some positives: those of intervals above their floor's, float64 [P, points]."""
-        interval = self.cell[chosen][part].div(self.sums.length, rounding_mode="floor") + 1
-        return (self.sums.points > interval[:, None] * self.sums.length).double()
+def placed(group: Group, spec: RankingSpec) -> Place | None:
+    """Where a group's cells are, or None if the positives are too far apart or from zero for a table."""
+    assert isinstance(spec.distance, Sigmoid)
+    precision, lam = PRECISION[group.values.dtype], spec.distance.lam
+    scale = scale_of(spec.distance, precision)
+    least, most, lowest, highest = group.limits or _limits(group)
+    if not max(-least, most) * scale <= precision.largest:
+        return None
+    low, bottom = float(math.floor(least * scale) - math.ceil(precision.below * scale / lam)), -math.inf
+    if spec.has_floor:  # nothing below the lowest floor counts
+        floor = spec.floor(group.positives)
+        assert floor is not None
+        low = math.floor(float(floor.min()) * scale) - 1
+    elif lowest * scale > low:
+        bottom = math.floor(lowest * scale) - 1  # one cell for what is no negative
+    low, high = max(low, bottom), max(most, min(highest, most + ABOVE / lam)) * scale + 2
+    if not high - low <= MOST:
+        return None
+    cells = math.ceil((high - low) / precision.interval) * precision.interval
+    return Place(scale, low, cells, low == bottom, highest >= (low + cells) / scale)
 
-    def near(self, tables: Tensor, whole: Tensor, chosen: Tensor | slice, part: slice) -> tuple[Tensor, ...]:
-        """Rank, error and number of the samples above each positive's floor in that floor's interval, [P, T] each."""
-        cell, under = self.cell[chosen][part], self.under[chosen][part]
-        running = tables.cumsum(2)
-        own = running[:, :, self.last[cell + 1]] - running[:, :, under]  # in the floor's own cell
-        cells, kernels = self._interval(cell, self.sums.v[chosen][part])
-        moments = torch.where(cells == cell[:, None], own[..., None], whole[:, :, cells + 1])
-        moments = moments * (cells >= cell[:, None])
-        number = moments[:, 0].sum(2).T
-        moments = moments * self.scaling
-        return *(torch.einsum("tapc,apc->pt", moments, kernels[first : first + 4]) for first in (1, 0)), number
 
-    def rows(self, cubics: Tensor, weights: Tensor) -> Tensor:
-        """Cubics of the rows, [4, rows], from those of whole cells without what sets in at floors of their interval."""
-        setting_in = cubics.new_zeros(4, len(self.cell_of) + 1)
-        for part in self.sums._chunks(len(weights)):
-            cell = self.cell[part]
-            cells, kernels = self._interval(cell, self.sums.v[part])
-            kernels = kernels[1:] * weights[part, None] * self.scaling
-            above = kernels * (cells > cell[:, None])
-            cubics.index_add_(1, cells.flatten() + 1, above.flatten(1))
-            own = kernels.gather(2, (cell % self.sums.length).expand(4, -1)[..., None])[..., 0]
-            setting_in.index_add_(1, self.under[part] + 1, own)
-        running = setting_in.cumsum(1)
-        first = self.last.roll(1) + 1
-        first[0] = 0
-        return cubics[:, self.cell_of] + running[:, :-1] - running[:, first[self.cell_of]]
-
-    def _interval(self, cell: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The cells in the interval of each of some cells, [P, cells]; softplus, S and its derivatives, [5, P, cells].
-
-        The latter are at the cells' centres, for positives at v.
-        """
-        cells = (cell - cell % self.sums.length)[:, None] + torch.arange(self.sums.length, device=cell.device)
-        z = (cells + 0.5 - v[:, None]) * self.sums.width
-        s, rest = z.sigmoid(), (-z).sigmoid()  # 1 - S with all its digits
-        first = s * rest
-        kernels = [softplus(z, threshold=40.0), s, first, first * (rest - s), first - 6 * first * first]
-        return cells, torch.stack(kernels)
+def _limits(group: Group) -> Limits:
+    least, most = torch.stack(group.positives.aminmax()).tolist()
+    highest = float(group.values.max()) if len(group.values) else most
+    return Limits(least, most, -math.inf, highest)

@@ -14,20 +14,58 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rankwise.pairsums.distances import Step
-from rankwise.pairsums.engines.by_sums import Group
 from rankwise.pairsums.engines.dense import DenseSums
+from rankwise.pairsums.engines.groups import Group
+from rankwise.pairsums.engines.torch.blocks import blocks
 from rankwise.pairsums.engines.torch.lookup import Lookup
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
-
-#: Samples that are worked on at once.
-BLOCK = 1 << 16
 
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
 WIDEST, FARTHEST = 1e5, 1e7
 
 #: Up to so many positives are compared with each other pair by pair.
 FEW = 1024
+
+
+class Ramps:
+    """The ends of the ramps of positives, which cut the line into cells: cell k is above k of them.
+
+    Args:
+        positives: Logits, float64 [P].
+        spec: What is asked for.
+
+    Attributes:
+        edge: For each positive the edges where its ramp begins and ends, and its floor, [2 or 3, P].
+        jump: How high a ramp begins that begins at a floor, [P]; None without floors.
+        cells: Number of cells.
+    """
+
+    def __init__(self, positives: Tensor, spec: RankingSpec) -> None:
+        assert isinstance(spec.distance, Step)
+        p, delta = positives, spec.distance.delta
+        floor = spec.floor(p) if spec.has_floor else None
+        begin = p - delta if floor is None else torch.maximum(p - delta, floor)
+        edges, order = torch.cat([begin, p + delta] + ([] if floor is None else [floor])).sort()
+        self.lookup = Lookup(edges)
+        index = torch.arange(len(order), device=p.device)
+        self.edge = torch.empty_like(order).scatter_(0, order, index).view(-1, len(p))
+        self.slope = 0.5 / delta / self.lookup.per_unit
+        self.jump = None if floor is None else ((begin - p) * (0.5 / delta) + 0.5).clamp(min=0)
+        self.cells = len(edges) + 1
+
+    @property
+    def ends(self) -> Tensor:
+        """Begin and end of each ramp as `locate` counts, [2, P]."""
+        return self.lookup.placed[self.edge[:2]]
+
+    def locate(self, x: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Cell of each number, and where it is; those beyond all ramps not far from them: there the step is constant.
+
+        Where ramps jump the cells are exact, elsewhere but for rounding.
+        """
+        placed = self.lookup.place(x, out)
+        return self.lookup.near(placed) if self.jump is None else self.lookup(x.double()), placed
 
 
 class StepSums:
@@ -39,26 +77,14 @@ class StepSums:
     """
 
     def __init__(self, group: Group, spec: RankingSpec) -> None:
-        assert isinstance(spec.distance, Step)
-        self.group, self.spec, delta = group, spec, spec.distance.delta
-        self.slope = 0.5 / delta
-        p, floor = group.positives, spec.floor(group.positives)
-        begin = p - delta if floor is None else torch.maximum(p - delta, floor)
-        ends = [begin, p + delta] + ([] if floor is None else [floor])
-        self.edges, order = torch.cat(ends).sort()
-        self.edges_below = Lookup(self.edges)
-        #: For each positive the edges where its ramp begins and ends, and its floor, [2 or 3, P].
-        self.edge = order.argsort().view(len(ends), -1)
-        self.origin = p.median()  # offsets count from near the positives, to lose fewer digits
-        self.ends = torch.stack(ends[:2]) - self.origin
-        # A ramp that begins at a floor does so at once with this height.
-        self.jump = None if floor is None else ((begin - p) * self.slope + 0.5).clamp(min=0)
+        self.group, self.spec, self.ramps = group, spec, Ramps(group.positives, spec)
+        self.origin = group.positives.new_empty(1)  # the ramps say it
 
     @classmethod
     def of(cls, group: Group, spec: RankingSpec) -> StepSums | None:
         """The sums, or None if the positives are too far apart or from zero."""
         assert isinstance(spec.distance, Step)
-        least, most = torch.stack(group.positives.aminmax()).tolist()
+        least, most = group.limits[:2] if group.limits else torch.stack(group.positives.aminmax()).tolist()
         delta = spec.distance.delta
         if most - least > WIDEST * delta or max(-least, most) > FARTHEST * delta:
             return None
@@ -66,87 +92,80 @@ class StepSums:
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        table, faults = self._moments()
-        rank, number = self._read(table)
+        rank, number = self._read(self._moments())
         negatives = Sums(rank, rank, number)
         p = self.group.positives
-        if len(p) <= FEW or self.jump is not None:
-            return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), faults)
+        if len(p) <= FEW or self.ramps.jump is not None:
+            return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), 0)
         everyone = torch.stack([self._read(self._table(value))[0] for value in values])
         if not lower:
-            return Over(negatives, everyone, None, faults)
+            return Over(negatives, everyone, None, 0)
         below = self._lower(p, self.group.quality, torch.stack(list(values)))
-        return Over(negatives, everyone, Sums(below, below[0]), faults)
+        return Over(negatives, everyone, Sums(below, below[0]), 0)
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
         """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
         p = self.group.positives
-        if len(p) <= FEW or self.jump is not None:
+        if len(p) <= FEW or self.ramps.jump is not None:
             return DenseSums(self.group, self.spec).push(weights, lower)
         if lower:  # H(p_v - p_u) = H((-p_u) - (-p_v))
             return self._lower(-p, -self.group.quality, weights[None])[0]
-        cell, offset = self._locate(p)
-        lines = self._lines(weights)[cell]
-        return lines[:, 0] + lines[:, 1] * offset
+        cell, placed = self.ramps.locate(p)
+        constant, slope = self._lines(weights)[:, cell]
+        return constant + slope * placed
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
-        """Write each negative's Σ_u weights_u · H(x_v - p_u), and 0 elsewhere."""
-        lines = self._lines(weights)
-        for part in self._parts():
-            cell, offset = self._locate(self.group.values[part])
-            constant, slope = lines.T.index_select(1, cell)
-            out[part] = torch.addcmul(constant, slope, offset)
-        if len(self.group.skip):
-            out.masked_fill_(self.group.skip, 0)
+        """Write each negative's Σ_u weights_u · H(x_v - p_u)."""
+        evaluate(self.group, self.spec, self.origin, self.table(weights), weights.new_ones(()), out)
 
-    def _parts(self) -> list[slice]:
-        return [slice(start, start + BLOCK) for start in range(0, len(self.group.values), BLOCK)]
+    def table(self, weights: Tensor) -> Tensor:
+        """Constant and slope in each cell of Σ_u weights_u · H(x - p_u), [2 · cells]."""
+        return self._lines(weights).flatten()
 
-    def _locate(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Cell of each number, and its offset from the origin, clamped to the edges: beyond, the step is constant."""
-        x = x.double()
-        return self.edges_below(x), x.clamp(self.edges[0], self.edges[-1]).sub_(self.origin)
-
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """Number and sum of offsets of the negatives in each cell, [cells, 2], and how many are NaN or infinite."""
-        values, skip = self.group.values, self.group.skip
-        table = self.edges.new_zeros(2, len(self.edges) + 1)
-        faults = -skip.sum()
-        for part in self._parts():
+    def _moments(self) -> Tensor:
+        """Number of the negatives in each cell and the sum of where they are, [2, cells]."""
+        values = self.group.values
+        parts = blocks(values)
+        table = self.group.positives.new_zeros(2, self.ramps.cells)
+        terms = table.new_ones(2, min(len(values), parts[0].stop) if parts else 0)
+        for part in parts:
             # What is not negative goes to the first cell, below all ramps, which is never read.
-            x = values[part].masked_fill(skip[part], -torch.inf) if len(skip) else values[part]
-            cell, offset = self._locate(x)
-            table.scatter_add_(1, cell.expand(2, -1), torch.stack([torch.ones_like(offset), offset]))
-            faults = faults + (x - x).count_nonzero()  # NaN is not zero
-        return table.T, faults
+            x = values[part]
+            cell, _ = self.ramps.locate(x, terms[1, : len(x)])
+            table.scatter_add_(1, cell.expand(2, -1), terms[:, : len(x)])
+        return table
 
     def _table(self, values: Tensor) -> Tensor:
         """The same for the positives, each counting ``values`` times."""
-        cell, offset = self._locate(self.group.positives)
-        table = values.new_zeros(len(self.edges) + 1, 2)
-        return table.index_add_(0, cell, torch.stack([values, values * offset], 1))
+        cell, placed = self.ramps.locate(self.group.positives)
+        table = values.new_zeros(2, self.ramps.cells)
+        return table.index_add_(1, cell, torch.stack([values, values * placed]))
 
     def _read(self, table: Tensor) -> tuple[Tensor, Tensor | None]:
         """Each positive's sum of H over the samples of a table, and how many are above its floor, if there is one."""
-        above = table.flip(0).cumsum(0).flip(0)  # from each cell up; a cell is above the edge whose number is one less
-        number, total = above[self.edge + 1].unbind(-1)
-        begin, end = total[:2] - self.ends * number[:2]  # sums of max(0, x - end)
-        rank = (begin - end) * self.slope
-        return (rank, None) if self.jump is None else (rank + self.jump * number[0], number[2])
+        ramps = self.ramps
+        above = table.flip(1).cumsum(1).flip(1)  # from each cell up; a cell is above the edge whose number is one less
+        number, total = above[:, 1:][:, ramps.edge]
+        begin, end = total[:2] - ramps.ends * number[:2]  # sums of max(0, x - end)
+        rank = (begin - end) * ramps.slope
+        return (rank, None) if ramps.jump is None else (rank + ramps.jump * number[0], number[2])
 
     def _lines(self, weights: Tensor) -> Tensor:
-        """Constant and slope by the offset in each cell of Σ_u weights_u · H(x - p_u), [cells, 2]."""
-        slope = torch.stack([weights, -weights]) * self.slope
-        constant = -self.ends * slope
-        if self.jump is not None:
-            constant[0] += weights * self.jump
-        changes = weights.new_zeros(len(self.edges) + 1, 2)
-        rows = torch.stack([constant.flatten(), slope.flatten()], 1)
-        return changes.index_add_(0, self.edge[:2].flatten() + 1, rows).cumsum(0)
+        """Constant and slope in each cell of Σ_u weights_u · H(x - p_u), [2, cells]."""
+        ramps = self.ramps
+        slope = torch.stack([weights, -weights]) * ramps.slope
+        constant = -ramps.ends * slope
+        if ramps.jump is not None:
+            constant[0] += weights * ramps.jump
+        changes = weights.new_zeros(2, ramps.cells)
+        rows = torch.stack([constant.flatten(), slope.flatten()])
+        changes[:, 1:].index_add_(1, ramps.edge[:2].flatten(), rows)
+        return changes.cumsum(1)
 
     def _lower(self, p: Tensor, quality: Tensor, values: Tensor) -> Tensor:
         """For each positive u and each row of values, Σ values_v · H(p_v - p_u) over those of lower quality, [K, P]."""
-        delta = 0.5 / self.slope
+        assert isinstance(self.spec.distance, Step)
+        delta = self.spec.distance.delta
         ordered, order = p.sort()
         sorted_quality, by_quality = quality.sort()
         ends = torch.searchsorted(ordered, torch.stack([p - delta, p + delta]))
@@ -156,7 +175,16 @@ class StepSums:
         total = pad(values[:, by_quality].cumsum(1), (1, 0))[:, limit]
         low, high = first_in_both(by_quality.argsort(), order.argsort(), limit, ends, weighted).transpose(1, 2)
         count, moment = (high - low).chunk(2)
-        return total - high[: len(values)] + (moment - offset * count) * self.slope + 0.5 * count
+        return total - high[: len(values)] + (moment - offset * count) * (0.5 / delta) + 0.5 * count
+
+
+def evaluate(group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
+    """Write the value of its cell's line at each sample."""
+    ramps, lines = Ramps(group.positives, spec), (table * upstream).view(2, -1)
+    for part in blocks(group.values):
+        cell, placed = ramps.locate(group.values[part])
+        constant, slope = lines.index_select(1, cell)
+        torch.addcmul(constant, slope, placed, out=out[part])
 
 
 def first_in_both(place: Tensor, rank: Tensor, limit: Tensor, ends: Tensor, values: Tensor) -> Tensor:
