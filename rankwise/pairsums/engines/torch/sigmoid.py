@@ -53,6 +53,9 @@ PRECISION = {
     torch.float64: Precision(128, 512, 28, 4, 765.0, 2.0**27),  # and 1e-11
 }
 
+#: With floors, where each positive sums the cells of an interval one by one: fewer of them with more moments.
+COARSE = PRECISION | {torch.float32: Precision(16, 64, 16, 4, 125.0, 2.0**30)}
+
 #: So many units above all positives S is 1 but for rounding, and softplus z.
 ABOVE = 37.0
 
@@ -132,7 +135,7 @@ class SigmoidSums:
     def __init__(self, group: Group, spec: RankingSpec, place: Place) -> None:
         assert isinstance(spec.distance, Sigmoid)
         self.group, self.spec, self.lam, self.place = group, spec, spec.distance.lam, place
-        self.precision, self.width = PRECISION[group.values.dtype], spec.distance.lam / place.scale
+        self.precision, self.width = precision_of(group, spec), spec.distance.lam / place.scale
         self.length = self.precision.interval
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
         self.origin = group.positives.new_full((1,), -place.low)
@@ -297,7 +300,7 @@ class SigmoidSums:
 def evaluate(group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
     """Write the value of its row's polynomial at each sample."""
     assert isinstance(spec.distance, Sigmoid)
-    precision = PRECISION[group.values.dtype]
+    precision = precision_of(group, spec)
     coefficients = torch.mul(table, upstream, out=out.new_empty(len(table))).view(precision.moments, -1)
     floors_below, cells = None, coefficients.shape[1]
     if spec.has_floor:
@@ -315,6 +318,11 @@ def evaluate(group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, ups
             last = torch.addcmul(power, last, f, out=out[part] if a == len(rest) - 1 else None)
 
 
+def precision_of(group: Group, spec: RankingSpec) -> Precision:
+    """How finely to compute a group."""
+    return (COARSE if spec.has_floor else PRECISION)[group.values.dtype]
+
+
 def scale_of(distance: Sigmoid, precision: Precision) -> float:
     """Cells per unit of the logits."""
     return 2.0 ** math.ceil(math.log2(distance.lam * precision.cells))
@@ -323,7 +331,7 @@ def scale_of(distance: Sigmoid, precision: Precision) -> float:
 def placed(group: Group, spec: RankingSpec) -> Place | None:
     """Where a group's cells are, or None if the positives are too far apart or from zero for a table."""
     assert isinstance(spec.distance, Sigmoid)
-    precision, lam = PRECISION[group.values.dtype], spec.distance.lam
+    precision, lam = precision_of(group, spec), spec.distance.lam
     scale = scale_of(spec.distance, precision)
     least, most, lowest, highest = group.limits or _limits(group)
     if not max(-least, most) * scale <= precision.largest:
