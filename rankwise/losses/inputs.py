@@ -258,12 +258,14 @@ SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 def check_settings(constructor: Callable[..., None]) -> Callable[..., None]:
     """Wraps the constructor of a loss with type checks by its annotations; "| None" allows None."""
-    signature = inspect.signature(constructor)
+    # Plain strings, because torch.compile, in which a loss may be made, does not know signatures.
+    kinds = {name: str(one.annotation) for name, one in inspect.signature(constructor).parameters.items()}
+    names = list(kinds)[1:]
 
     @wraps(constructor)
     def checked(self: object, *args: object, **kwargs: object) -> None:
-        for name, value in signature.bind(self, *args, **kwargs).arguments.items():
-            kind, _, optional = str(signature.parameters[name].annotation).partition(" | ")
+        for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
+            kind, _, optional = kinds.get(name, "").partition(" | ")
             wanted = SETTINGS.get(kind)
             if wanted is None or (optional == "None" and value is None):
                 continue

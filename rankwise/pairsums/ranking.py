@@ -44,7 +44,7 @@ def ranking_loss(
         labels: Integers [A].
         quality: Floating point [A], or None if the loss reads none.
         image: Integers [A], or None unless the scope is "image".
-        spec: Which loss. In a function for ``torch.compile`` it must have been made outside of it.
+        spec: Which loss.
         method: The engine, or "fast" for the best there is.
         check: Raise a ValueError that says where a bad value is, which on a GPU waits for the device; otherwise bad
             values make the loss NaN and are counted in the log as "faults". None checks on a CPU only.

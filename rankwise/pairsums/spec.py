@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rankwise.pairsums.distances import Distance, Sigmoid
+from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step
 
 #: An IoU may exceed [0, 1] by this much without an error; it is clamped.
 ROUNDING = 1e-4
@@ -57,12 +59,16 @@ class RankingSpec:
     key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", repr(self))
-        _KNOWN.setdefault(self.key, self)
+        object.__setattr__(self, "key", _key(self))
+        if not torch.compiler.is_compiling():
+            _KNOWN.setdefault(self.key, self)
 
     @classmethod
     def of_key(cls, key: str) -> RankingSpec:
-        """The description with this key, made in this process before."""
+        """The specification with this key: one made before, or, if that was while compiling, one made from the key."""
+        if key not in _KNOWN:
+            family, distance, settings, *rest = ast.literal_eval(key)
+            _KNOWN[key] = cls(family, _DISTANCES[distance](*settings), *rest)
         return _KNOWN[key]
 
     @property
@@ -95,6 +101,30 @@ class RankingSpec:
 
 
 _KNOWN: dict[str, RankingSpec] = {}
+
+_DISTANCES: dict[str, Callable[..., Distance]] = {
+    "Step": Step,
+    "Sigmoid": Sigmoid,
+    "SigmoidCrossEntropy": SigmoidCrossEntropy,
+}
+
+
+def _key(spec: RankingSpec) -> str:
+    """All fields as a Python literal. It is made of nothing that torch.compile could not trace."""
+    distance, name = spec.distance, type(spec.distance).__name__
+    if type(distance) is Step:
+        settings = f"({distance.delta!r},)"
+    elif type(distance) is Sigmoid or type(distance) is SigmoidCrossEntropy:
+        settings = f"({distance.lam!r}, {distance.cut!r})"
+    elif torch.compiler.is_compiling():
+        raise ValueError(f"a loss with the custom distance {name} must be made outside of the compiled function")
+    else:
+        return repr(spec)
+    options = (
+        f"{spec.own!r}, {spec.margin!r}, {spec.adaptive!r}, {spec.weight_by_quality!r}, {spec.interpolated!r}, "
+        f"{spec.max_negatives!r}, {spec.tau!r}, {spec.scope!r}"
+    )
+    return f"({spec.family!r}, {name!r}, {settings}, {options})"
 
 
 class Samples(NamedTuple):

@@ -248,6 +248,21 @@ def test_a_compiled_step_has_no_graph_break(loss):
     torch.testing.assert_close(torch.autograd.grad(value, leaf), torch.autograd.grad(expected, leaf))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [lambda: APELoss(lam=7.25, max_negatives=90), lambda: RankSortLoss(delta=0.375), lambda: ALRPLoss(delta=0.75)],
+)
+def test_a_loss_may_be_made_inside_of_a_compiled_step(make):
+    """Settings that no other test has: nothing remembers the loss."""
+    logits, labels, quality = scene(*STAGES["middle"], rows=120)
+    leaf = logits.requires_grad_()
+    value = torch.compile(lambda x: make()(x, labels, quality), backend="aot_eager", fullgraph=True)(leaf)
+    gradient = torch.autograd.grad(value, leaf)
+    expected = make()(leaf, labels, quality)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, leaf))
+
+
 def test_a_compiled_step_raises_on_bad_values():
     logits, labels, quality = scene(*STAGES["middle"], rows=120)
     loss = APELoss()
