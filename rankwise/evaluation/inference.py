@@ -209,7 +209,6 @@ def evaluate_run(
         console.print(note, soft_wrap=True, markup=False)
     if stopped := weights.unevaluated(run):
         console.print(stopped, soft_wrap=True, markup=False)
-        calibrate = False  # a checkpoint does not contain it
     detector = Detector.load(run, device=pick_device(device))
     settings, dataset = open_run(run, data, split, detector.classes)
     for note in dataset.notes:
@@ -234,6 +233,8 @@ def evaluate_run(
 
     make_folder(out)
     if fit and out == run and result.calibration is not None:
+        if stopped:  # a checkpoint has no room for the calibration
+            detector.save(run / "best.safetensors")
         weights.store_confidence(weights.find(run), result.confidence())
     write_text(out / "eval.json", json.dumps(result.to_dict(), indent=1) + "\n")
     write_results(out / "detections.json", found.detections, dataset.category_ids)

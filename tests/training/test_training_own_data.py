@@ -184,7 +184,9 @@ def test_a_run_without_an_evaluation_is_used_from_its_checkpoint(stopped, data, 
     assert "was stopped before its first evaluation" in capsys.readouterr().out
     assert json.loads((stopped / "eval.json").read_text())["images"] == 4
     state = torch.load(stopped / "last.ckpt", weights_only=True)
-    assert torch.equal(Detector.load(stopped).head.scales, (state["ema"] or state["detector"])["head.scales"])
+    detector = Detector.load(stopped)
+    assert torch.equal(detector.head.scales, (state["ema"] or state["detector"])["head.scales"])
+    assert detector.confidence.calibration is not None
 
 
 def test_a_report_of_other_images_is_made_of_a_run_without_results(stopped, tmp_path):
