@@ -24,6 +24,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
 def read_section(run: Path, section: str) -> dict[str, Any]:
     """Reads one section of the recipe of a run."""
     path = run / "recipe.yaml"
+    if run.is_file():
+        raise FileNotFoundError(f"{run}: a file; give the folder of a run, such as {run.parent}")
     if not path.is_file():
         raise FileNotFoundError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
     values = read_recipe(path).get(section)

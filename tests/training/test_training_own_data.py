@@ -189,6 +189,12 @@ def test_a_run_without_an_evaluation_is_used_from_its_checkpoint(stopped, data, 
     assert detector.confidence.calibration is not None
 
 
+def test_the_weights_of_a_run_in_place_of_its_folder_are_answered_by_the_folder(run, capsys):
+    with pytest.raises(SystemExit):
+        main(["eval", str(run / "best.safetensors")])
+    assert f"give the folder of a run, such as {run}" in capsys.readouterr().err
+
+
 def test_a_report_of_other_images_is_made_of_a_run_without_results(stopped, tmp_path):
     other = write_coco_folder(tmp_path / "other", train=3, val=1)
     main(["report", str(stopped), "--data", str(other), "--split", "train"])
