@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import rankwise
 from rankwise.cli_data import data_check, data_shapes, data_show
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
+from rankwise.config.suggest import nearest
 from rankwise.errors import MeetingError, UserError, user_errors
 from rankwise.files.names import message_of
 from rankwise.files.streams import lasting_output
@@ -60,7 +61,7 @@ def _run(words: list[str]) -> None:
         return
     try:
         if verb not in VERBS:
-            raise UserError(f"there is no verb {verb!r}; {_nearest(verb, VERBS)}")
+            raise UserError(f"there is no command {verb!r}; {nearest(verb, VERBS)}")
         VERBS[verb](words[2 if words[0] == "data" else 1 :])
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
@@ -79,7 +80,6 @@ def train(words: list[str]) -> None:
     from rankwise.config import recipe as recipes
     from rankwise.config.flags import normalize, value_of
     from rankwise.config.help import help_on, help_topics
-    from rankwise.config.trust import check_recipe, import_named
     from rankwise.distributed import StoppedElsewhere
     from rankwise.report import report_on
     from rankwise.training.folders import is_restart, launcher_rank, refuse_for_resume, run_folder
@@ -98,9 +98,9 @@ def train(words: list[str]) -> None:
     if len(others) > 1:
         raise UserError(f"expected one recipe, got {' and '.join(others)}: the word after a flag is its value")
     name = others[0] if others else None
-    resumed = value_of(flags, "--resume")
-    checkpoint = Path(resumed).name if resumed and resumed.endswith(".ckpt") else "last.ckpt"
-    resumed = str(Path(resumed).parent) if resumed and resumed.endswith(".ckpt") else resumed
+    resumed, checkpoint = value_of(flags, "--resume"), "last.ckpt"
+    if resumed and resumed.endswith(".ckpt"):
+        resumed, checkpoint = str(Path(resumed).parent), Path(resumed).name
     if resumed:
         refuse_for_resume(resumed, name, flags)
         flags = [f"--config={Path(resumed) / 'recipe.yaml'}", *flags]
@@ -108,11 +108,7 @@ def train(words: list[str]) -> None:
         name, flags, lines = choice.prepare(flags, name)
         if not launcher_rank():
             print("\n".join(lines), end="\n" if lines else "", flush=True)
-    words = recipes.expand(parser, flags)
-    for path in recipes.config_files(words):
-        check_recipe(path, words)
-    import_named(words)
-    config = _parse(parser, words, recipes.SHORT_FLAGS)
+    config = recipes.parse_flags(parser, flags)
     if resumed and config["run"]:
         raise UserError(f"--resume {resumed} continues in that folder: leave out --run {config['run']}")
     choice.set_batch_size(config)
@@ -343,7 +339,7 @@ def reproduce(words: list[str]) -> None:
     config = _parse(parser, words)
     known = [*TABLES, "all", "summary"]
     if config.table not in known:
-        raise UserError(f"there is no table {config.table!r}; {_nearest(config.table, known)}")
+        raise UserError(f"there is no table {config.table!r}; {nearest(config.table, known)}")
     if config.seeds < 1 or not config.budget > 0:
         raise UserError("--seeds must be at least 1 and --budget above 0")
     out = config.out.replace("NAME", "shapes" if config.data == "shapes" else Path(config.data).resolve().name)
@@ -381,12 +377,6 @@ VERBS: dict[str, Callable[[list[str]], None]] = {
     "data shapes": data_shapes,
     "reproduce": reproduce,
 }
-
-
-def _nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:
-    from rankwise.config.suggest import nearest
-
-    return nearest(word, known)
 
 
 if __name__ == "__main__":

@@ -49,28 +49,27 @@ def data_show(words: list[str]) -> None:
     from rankwise.config import choice
     from rankwise.config import recipe as recipes
     from rankwise.config.flags import normalize
-    from rankwise.config.trust import check_recipe, import_named
     from rankwise.evaluation.training_images import draw_training_images
 
     parser = _parser(
         "data show",
-        "Draw the first training images as the detector sees them, augmented and with their boxes, on one sheet.\n"
-        "rankwise data show DIR [RECIPE] takes the flags of rankwise train, such as --data.augment.mosaic 1.",
+        "Draw the first training images as the detector sees them, augmented and with their boxes, in one picture.\n"
+        "It also takes the flags of rankwise train, such as --data.augment.mosaic 1.",
     )
+    parser.usage = "rankwise data show DIR [RECIPE] [--FLAG VALUE …]"
+    parser.add_argument("--images", type=int, default=12, help="Number of images.")
+    parser.add_argument("--out", type=str, default="training_images.jpg", help="Output file.")
+    if {"-h", "--help"} & set(words):
+        parser.print_help()
+        sys.exit(0)
     recipes.add_recipe_arguments(parser)
-    parser.add_argument("--images", type=int, default=12, help="How many images.")
-    parser.add_argument("--out", type=str, default="training_images.jpg", help="The picture.")
     flags, others = normalize(parser, words, recipes.SHORT_FLAGS)
-    if not 1 <= len(others) <= 2 and not {"-h", "--help"} & set(words):
-        raise UserError("name the dataset's folder, and a recipe if you like: rankwise data show DIR [RECIPE]")
+    if not 1 <= len(others) <= 2:
+        raise UserError("expected the folder of a dataset and at most one recipe: rankwise data show DIR [RECIPE]")
     folder, name = [*others, None, None][:2]
     _, flags, _ = choice.prepare([f"--data.path={folder}", *flags], name)
-    words = recipes.expand(parser, flags)
-    for path in recipes.config_files(words):
-        check_recipe(path, words)
-    import_named(words)
-    config = _parse(parser, words, recipes.SHORT_FLAGS)
+    config = recipes.parse_flags(parser, flags)
     if config.images < 1:
         raise UserError(f"--images is {config.images}: it must be at least 1")
-    said = draw_training_images(recipes.recipe_from(parser, config), Path(config.out), config.images)
-    print(f"{config.out}: {said}")
+    summary = draw_training_images(recipes.recipe_from(parser, config), Path(config.out), config.images)
+    print(f"{config.out}: {summary}")

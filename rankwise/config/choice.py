@@ -130,27 +130,19 @@ def prepare(words: list[str], name: str | None) -> tuple[str, list[str], list[st
     Returns:
         The name of the recipe, all flags (those of the choice before those of the user), and the lines to print.
     """
-    init = value_of(words, "--train.init")
-    asks = {"--print_config"} & {word.partition("=")[0] for word in words}
+    init, own_data = value_of(words, "--train.init"), value_of(words, "--data.path") is not None
     flags, lines, files = [], [], config_files(words)
-    recipe = [f"--config={name}"] if name else []
-    if name is None and value_of(words, "--data.path") is not None and not asks and not files:
-        choice = shared(words)
-        name, flags, lines = choice.recipe, choice.flags, choice.lines
-    name = (
-        name
-        or (str(files[-1]) if files else None)
-        or ("own_data" if value_of(words, "--data.path") is not None else "shapes")
-    )
+    if name is None and not files:
+        name = "own_data" if own_data else "shapes"
+        if own_data and not any(word.startswith("--print_config") for word in words):
+            choice = shared(words)
+            name, flags, lines = choice.recipe, choice.flags, choice.lines
     if init:
-        settings = read_detector(init).settings
-        settings = replace(settings, backbone=replace(settings.backbone, pretrained=False))
-        flags.append(f"--model={json.dumps(settings.to_dict())}")
+        flags.append(f"--model={json.dumps(read_detector(init).settings.without_pretrained().to_dict())}")
         if not init.startswith("torchvision:"):
             words = [*words, f"--train.init={Path(init).absolute()}"]
-    if not recipe and not files:
-        recipe = [f"--config={name}"]
-    return name, [*recipe, *flags, *words], lines
+    recipe = [f"--config={name}"] if name else []
+    return name or str(files[-1]), [*recipe, *flags, *words], lines
 
 
 def shared(words: list[str]) -> Choice:
@@ -172,9 +164,8 @@ def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], tuple[str,
     device = "GPU found, so the larger detector" if gpu else "no GPU found, so a small detector"
     init = value_of(words, "--train.init")
     if init:
-        lr = {"own_data": 0.01, "small_scratch": 0.0015}["own_data" if gpu else "small_scratch"] * FINE_TUNING
-        flags = [f"--optimizer.lr={lr:g}"]
-        return ("own_data" if gpu else "small_scratch"), flags, (f"fine-tunes the detector of {init}", init)
+        recipe, lr = ("own_data", 0.01) if gpu else ("small_scratch", 0.0015)
+        return recipe, [f"--optimizer.lr={lr * FINE_TUNING:g}"], (f"fine-tunes the detector of {init}", init)
     recipe, name = ("own_data", "resnet50") if gpu else ("photos_mobilenet", "mobilenetv2_100")
     name = value_of(words, "--model.backbone.name") or name
     given = value_of(words, "--model.backbone.pretrained")

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from argparse import Action, ArgumentError, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
 from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from rankwise.config.flags import normalize
+from rankwise.config.suggest import explain
 from rankwise.errors import UserError
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Keeps the lines of descriptions and hides the flags that would read a section from another file."""
+    """Help without Python types and empty defaults, and without the flags that would read a section from a file."""
 
     def add_argument(self, action: Action) -> None:
         """Adds a flag, unless it is a whole section."""
         if action.metavar != "CONFIG" or "--config" in action.option_strings:
             super().add_argument(action)
+
+    def _get_help_string(self, action: Action) -> str:
+        text, default = (action.help or "").replace("``", ""), action.default
+        if default in (None, SUPPRESS, "", (), [], {}) or "(default" in text:
+            return text
+        if isinstance(default, bool | tuple):  # as they are written on the command line
+            default = str(default).lower() if isinstance(default, bool) else list(default)
+        return f"{text} (default: {default})"
 
 
 def new_parser(verb: str, description: str) -> ArgumentParser:
@@ -47,8 +56,6 @@ def parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] 
     Raises:
         UserError: If a flag does not exist or has an invalid value.
     """
-    from rankwise.config.suggest import explain
-
     bases: dict[str, type] = {}
     if short_flags:
         from rankwise.assign.base import Assigner

@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 from jsonargparse import ArgumentParser
 
+from rankwise.errors import SettingsError
+
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -48,6 +50,8 @@ def normalize(
             equals, value = "=", "true"
         if boolean == "always" and value.lower() in (*_TRUE, *_FALSE):
             value = str(value.lower() in _TRUE).lower()
+        if not equals and not alone and name in actions and actions[name].nargs is None:
+            raise SettingsError(f"{word}: expected a value")
         flags.append(name + equals + value)
     return flags, others
 

@@ -10,7 +10,9 @@ from jsonargparse import ArgumentParser
 
 from rankwise.config.command_line import HelpFormatter
 from rankwise.config.flags import subclasses
+from rankwise.config.suggest import nearest
 from rankwise.config.trust import CLASS_SECTIONS, PLAIN_SECTIONS
+from rankwise.errors import UserError
 
 #: Sections of a recipe and their descriptions.
 TOPICS = {
@@ -26,28 +28,32 @@ TOPICS = {
 
 
 def help_topics(flags: list[str], others: list[str]) -> list[str]:
-    """The requested help topics of a ``train`` command line: sections, "" for the overview, or nothing.
+    """The requested help topics of a ``train`` command line, or nothing.
 
     Args:
         flags: The normalized flags; ``--help`` and ``--SECTION.help`` request help.
         others: The other words; section names among them are the topics of ``--help``.
+
+    Returns:
+        Sections, such as "data", classes of a section, such as "loss=APELoss", and "" for the overview.
     """
-    topics = [topic for topic in TOPICS if f"--{topic}.help" in flags]
+    asked = [flag.removeprefix("--").replace(".help", "", 1) for flag in flags if ".help" in flag.partition("=")[0]]
+    topics = [topic for topic in asked if topic.partition("=")[0] in TOPICS]
     if {"-h", "--help"} & set(flags):
         topics += [word for word in others if word in TOPICS] or [""]
     return topics
 
 
 def help_on(parser: ArgumentParser, topic: str, recipes: str, short_flags: dict[str, str]) -> str:
-    """The help text of a section, or the overview.
+    """The help text of a section, a class, or the overview.
 
     Args:
         parser: The parser of ``train``.
-        topic: Name of the section, or "" for the overview.
+        topic: One of :func:`help_topics`.
         recipes: One line per built-in recipe.
         short_flags: Short flags and their long forms.
     """
-    return _section(parser, topic) if topic else _overview(parser, recipes, short_flags)
+    return _section(parser, *topic.split("=")) if topic else _overview(parser, recipes, short_flags)
 
 
 def _overview(parser: ArgumentParser, recipes: str, short_flags: dict[str, str]) -> str:
@@ -73,20 +79,23 @@ def _overview(parser: ArgumentParser, recipes: str, short_flags: dict[str, str])
     return "\n".join(lines)
 
 
-def _section(parser: ArgumentParser, section: str) -> str:
-    if section in CLASS_SECTIONS:
-        action = next(action for action in parser._actions if f"--{section}" in action.option_strings)
-        base: Any = getattr(action, "_typehint", object)
-        names = [_line(cls.__name__, _first_sentence(inspect.getdoc(cls) or "")) for cls in subclasses(base)]
+def _section(parser: ArgumentParser, section: str, name: str = "") -> str:
+    action = next(action for action in parser._actions if f"--{section}" in action.option_strings)
+    base: Any = getattr(action, "_typehint", object)
+    classes = {cls.__name__: cls for cls in subclasses(base)} if section in CLASS_SECTIONS else {}
+    if classes and not name:
+        names = [_line(name, _first_sentence(inspect.getdoc(cls) or "")) for name, cls in classes.items()]
         head = f"--{section} NAME: {TOPICS[section]}. Settings of one: rankwise train --{section}.help NAME"
         return "\n".join([head, "", *names])
-    page = ArgumentParser(
-        prog="rankwise train",
-        usage=f"rankwise train [RECIPE] --{section}.NAME VALUE …",
-        add_help=False,
-        formatter_class=HelpFormatter,
-    )
-    page.add_argument(f"--{section}", type=PLAIN_SECTIONS[section], default=PLAIN_SECTIONS[section]())
+    name = name.rpartition(".")[2]
+    if classes and name not in classes:
+        raise UserError(f"--{section}.help {name}: no such class; {nearest(name, classes)}")
+    usage = f"rankwise train [RECIPE] {f'--{section} {name} ' if name else ''}--{section}.NAME VALUE …"
+    page = ArgumentParser(prog="rankwise train", usage=usage, add_help=False, formatter_class=HelpFormatter)
+    if classes:
+        page.add_class_arguments(classes[name], section)
+    else:
+        page.add_argument(f"--{section}", type=PLAIN_SECTIONS[section], default=PLAIN_SECTIONS[section]())
     return page.format_help()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, lazy_insta
 
 from rankwise.assign import ATSS
 from rankwise.assign.base import Assigner
+from rankwise.config.command_line import parse
 from rankwise.config.flags import normalize, value_of
 from rankwise.config.reading import flat, read_recipe
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
-from rankwise.config.trust import PLAIN_SECTIONS
+from rankwise.config.trust import PLAIN_SECTIONS, check_recipe, import_named
 from rankwise.criterion import BoxSettings
 from rankwise.data.transforms import AugmentSettings
 from rankwise.errors import SettingsError
@@ -70,6 +71,9 @@ class Recipe:
     text: str
 
 
+SECTIONS = tuple(item.name for item in fields(Recipe) if item.name != "text")
+
+
 def add_recipe_arguments(parser: ArgumentParser) -> None:
     """Adds the flags of a recipe to a parser; constructors and dataclasses are the schema."""
     parser.add_argument("--config", action=ActionConfigFile, help="A recipe: a built-in name, or a YAML file.")
@@ -84,9 +88,6 @@ def add_recipe_arguments(parser: ArgumentParser) -> None:
         else:
             kind = PLAIN_SECTIONS[section]
             parser.add_argument(f"--{section}", type=kind, default=kind())
-
-
-SECTIONS = ("data", "model", "loss", "assign", "box", "optimizer", "schedule", "train")
 
 
 def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
@@ -116,6 +117,21 @@ def parse_recipe(arguments: list[str]) -> Recipe:
     parser = ArgumentParser(exit_on_error=False, allow_abbrev=False)
     add_recipe_arguments(parser)
     return recipe_from(parser, parser.parse_args(expand(parser, arguments)))
+
+
+def parse_flags(parser: ArgumentParser, flags: list[str]) -> Namespace:
+    """Parses the flags of a command line. Recipes are checked first, and classes that a flag names are imported.
+
+    Args:
+        parser: A parser with the flags of a recipe.
+        flags: The normalized flags.
+    """
+    words = expand(parser, flags)
+    for path in config_files(words):
+        check_recipe(path, words)
+    import_named(words)
+    config: Namespace = parse(parser, words, SHORT_FLAGS)
+    return config
 
 
 def expand(parser: ArgumentParser, arguments: list[str]) -> list[str]:
@@ -148,7 +164,7 @@ def expand(parser: ArgumentParser, arguments: list[str]) -> list[str]:
 def _sized(size: str, files: list[Path], whole: list[str]) -> list[str]:
     """Flags that set the short side of the input and scale the other sizes of the recipe in proportion."""
     if not size.isdecimal() or not int(size):
-        raise SettingsError(f"--size {size}: expected an integer, the short side of the input in pixels")
+        raise SettingsError(f"--size {size}".strip() + ": expected an integer, the short side of the input in pixels")
     try:
         written = yaml.safe_load(whole[-1].partition("=")[2])["input"] if whole else _written(files, "model", "input")
         before = from_dict(InputSettings, written, "model.input")

@@ -34,15 +34,15 @@ class DataSettings:
     """The dataset and its loading.
 
     Args:
-        path: A folder (COCO, Pascal VOC or YOLO, detected automatically), a ``data.yaml`` or a COCO file, or "shapes"
-            for the built-in dataset. ``--data DIR`` is short for ``--data.path DIR``.
+        path: Dataset folder (COCO, Pascal VOC or YOLO), data.yaml or COCO file; "shapes" is the built-in dataset. The
+            format is detected automatically. ``--data DIR`` is short for ``--data.path DIR``.
         train: Name of the training split.
         val: Name of the validation split.
         skip_bad: Skip and count faulty images and boxes instead of stopping.
         workers: Loader processes; 0 loads in the training process.
-        balance: Sample images of rare classes more often: images with a class that is in a smaller share of the images
-            than this are repeated max(1, √(balance / share)) times. True uses the share of the median class, False
-            repeats nothing.
+        balance: Sample images of rare classes more often: images with a class that is in a smaller fraction of the
+            images than this are repeated max(1, √(balance / fraction)) times. True uses the fraction of the median
+            class, False repeats nothing.
         augment: Augmentation of the training images.
         shapes: Settings of the built-in dataset.
     """
@@ -59,7 +59,7 @@ class DataSettings:
     def __post_init__(self) -> None:
         _at_least(self, "data", workers=0, balance=0)
         if self.balance > 1:
-            raise SettingsError(f"--data.balance is {self.balance:g}: it is a share of the images, at most 1")
+            raise SettingsError(f"--data.balance is {self.balance:g}: it is a fraction of the images, at most 1")
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class TrainSettings:
         epochs: Number of epochs.
         minutes: Time budget for the whole run, including evaluations. It replaces ``epochs``; 0 turns it off.
         patience: Stop after this many evaluations without a better AP; 0 turns it off.
-        init: A trained detector to start from: a run folder, a .safetensors file,
-            ``torchvision:retinanet_resnet50_fpn_v2`` or ``torchvision:fcos_resnet50_fpn``. Empty for none.
+        init: A trained detector to start from: a run folder, a .safetensors file or ``torchvision:NAME``. NAME is
+            retinanet_resnet50_fpn_v2 or fcos_resnet50_fpn. Empty for none.
         batch_size: Images per step, over all processes; "auto" adapts it to the dataset and the GPU memory.
         accumulate: Number of parts into which each process splits its batch to save memory. The parts are still ranked
             together; each part runs forward twice. 0 starts with one part and splits further when GPU memory runs out.

@@ -42,6 +42,8 @@ def explain(
         short_flags: Short flags, which the parser does not know.
     """
     message = " ".join(str(error).split())
+    nested = r"key \"(\w+)\": Problem with given class_path '[\w.]+': Parser key \"([\w.]+)\""
+    message = re.sub(nested, r'key "\1.\2"', message)  # an option of a class
     choices = {flag: {cls.__name__: cls for cls in subclasses(base)} for flag, base in bases.items()}
     classes = {name: cls for some in choices.values() for name, cls in some.items()}
     flags = [*short_flags, *(flag for action in parser._actions for flag in action.option_strings)]
@@ -60,11 +62,16 @@ def explain(
         return f"--{match[1]} {match[3]}: choose {', '.join(choice[:-1])} or {choice[-1]}"
     if match := re.search(r"key \"([\w.]+)\": Expected a <class '(\w+)'>\. Got value: (.*)", message):
         return f"--{match[1]} {match[3]}: expected {_TYPES.get(match[2], match[2])}"
+    if match := re.search(
+        r"key \"([\w.]+)\": Does not validate.*Subtypes: \[(.*?)\] Errors.*Given value: (.*)", message
+    ):
+        kinds = re.findall(r"'(\w+)'", match[2])
+        return f"--{match[1]} {match[3]}: expected {' or '.join(_TYPES.get(kind, kind) for kind in kinds)}"
     if match := re.search(r"key \"([\w.]+)\": Unable to load config '(.*?)'", message):
         return f"--{match[1]} {match[2]}: this is a section; set its values one by one: --{match[1]}.NAME VALUE"
     if match := re.search(r"argument (--[\w.]+): expected one argument", message):
         return f"{match[1]}: expected a value"
-    if match := re.search(r"[Uu]nrecognized arguments?: (--[\w.]+)", message):
+    if match := re.search(r"[Uu]nrecognized arguments?: (--?[\w.]+)", message):
         return f"there is no flag {match[1]}; {_nearest_flags(match[1], flags)}"
     if match := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not expected", message):
         return f"{message}; {_nearest_flags('--' + match[1], flags)}"
@@ -72,7 +79,7 @@ def explain(
 
 
 def _nearest_flags(flag: str, flags: list[str]) -> str:
-    close = get_close_matches(flag, flags, n=4, cutoff=0.5)
     last = flag.rpartition(".")[2].lstrip("-")
-    close += [name for name in flags if name.rpartition(".")[2].lstrip("-") == last and name not in close]
+    close = [name for name in flags if name.rpartition(".")[2].lstrip("-") == last]
+    close += [name for name in get_close_matches(flag, flags, n=4, cutoff=0.7) if name not in close]
     return f"did you mean {' or '.join(close[:4])}?" if close else "--help lists all"

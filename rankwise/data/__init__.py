@@ -1,13 +1,13 @@
 """Datasets, their checks, transforms and loaders."""
 
-# ruff: noqa: F403, F405 - a type checker finds the names there, and a program when it asks for one
-
-from typing import TYPE_CHECKING
-
-from rankwise.lazily import lazily
-
-if TYPE_CHECKING:
-    from rankwise.data.public import *
+from rankwise.data.checks import CheckReport, check, print_report
+from rankwise.data.coco import write_coco
+from rankwise.data.dataset import DetectionDataset, ImageRecord
+from rankwise.data.formats import open_dataset
+from rankwise.data.loader import Loader, build_loader, collate
+from rankwise.data.shapes import ShapesDataset
+from rankwise.data.transforms import AugmentSettings, EvalTransform, TrainTransform
+from rankwise.errors import DataError
 
 __all__ = [
     "AugmentSettings",
@@ -26,6 +26,3 @@ __all__ = [
     "print_report",
     "write_coco",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, __all__)

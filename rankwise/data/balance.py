@@ -1,4 +1,4 @@
-"""Images of rare classes more often: repeat-factor sampling, as of LVIS (https://arxiv.org/abs/1908.03195)."""
+"""Repeat-factor sampling: images of rare classes appear more often (LVIS, https://arxiv.org/abs/1908.03195)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rankwise.data.dataset import DetectionDataset
 
 
 def class_shares(dataset: DetectionDataset) -> NDArray[np.float64]:
-    """The share of the images that show each class, crowds aside."""
-    shown = np.zeros(len(dataset.classes))
+    """The fraction of images that contain each class, without crowd boxes."""
+    images = np.zeros(len(dataset.classes))
     for record in dataset.records:
-        shown[np.unique(record.labels[~record.iscrowd])] += 1
-    return shown / max(1, len(dataset))
+        images[np.unique(record.labels[~record.iscrowd])] += 1
+    return images / max(1, len(dataset))
 
 
 def repeat_factors(dataset: DetectionDataset, balance: bool | float) -> list[float] | None:
-    """How often each image comes in an epoch: max(1, √(t / f)) for the share f of images with its rarest class.
+    """How often each image appears in an epoch: max(1, √(t / f)), f the fraction of images with its rarest class.
 
     Args:
         dataset: The training images.
-        balance: The threshold t: classes in a smaller share of the images are repeated. True takes the share of the
-            median class, False or 0 repeats nothing.
+        balance: The threshold t: images with a class of a smaller f are repeated. True uses the f of the median class,
+            False or 0 repeats nothing.
 
     Returns:
         The factor of each image, or None if nothing is repeated.
@@ -33,29 +33,29 @@ def repeat_factors(dataset: DetectionDataset, balance: bool | float) -> list[flo
     if not balance:
         return None
     shares = class_shares(dataset)
-    there = shares[shares > 0]
-    if not len(there):
+    present = shares[shares > 0]
+    if not len(present):
         return None
-    threshold = float(np.median(there)) if balance is True else float(balance)
+    threshold = float(np.median(present)) if balance is True else float(balance)
     factors = np.ones(len(shares))
-    factors[shares > 0] = np.maximum(1, np.sqrt(threshold / there))
+    factors[shares > 0] = np.maximum(1, np.sqrt(threshold / present))
     return [float(factors[np.unique(record.labels[~record.iscrowd])].max(initial=1.0)) for record in dataset.records]
 
 
 def repeated_order(factors: Sequence[float], generator: torch.Generator) -> list[int]:
-    """The images of an epoch in random order, each ⌊factor⌋ or ⌈factor⌉ times and on average as often as it says.
+    """The images of an epoch in random order, each ⌊factor⌋ or ⌈factor⌉ times, and on average exactly factor times.
 
-    The number of images is that of all factors together, rounded, in every epoch.
+    Every epoch has the same number of images: the rounded sum of the factors.
 
     Args:
-        factors: How often each image comes.
-        generator: Decides.
+        factors: How often each image appears.
+        generator: The source of randomness.
     """
     values = torch.tensor(factors, dtype=torch.float64)
     total = epoch_images(factors)
     shuffled = torch.randperm(len(values), generator=generator)
     ends = (values[shuffled] * (total / values.sum())).cumsum(0)
-    ends[-1] = total  # without what rounding leaves
+    ends[-1] = total  # exactly, despite rounding errors
     offset = torch.rand((), dtype=torch.float64, generator=generator)
     counts = (ends + offset).floor().diff(prepend=torch.zeros(1, dtype=torch.float64)).long()
     order = shuffled.repeat_interleave(counts)
@@ -63,12 +63,12 @@ def repeated_order(factors: Sequence[float], generator: torch.Generator) -> list
 
 
 def epoch_images(factors: Sequence[float]) -> int:
-    """How many images an epoch has."""
+    """Number of images per epoch."""
     return round(sum(factors))
 
 
 def balance_lines(dataset: DetectionDataset, balance: bool | float) -> list[str]:
-    """What a run says about it, if anything is repeated: how many images an epoch has, and the most frequent one.
+    """The start-up line about repeated images, if there are any.
 
     Args:
         dataset: The training images.
@@ -80,6 +80,6 @@ def balance_lines(dataset: DetectionDataset, balance: bool | float) -> list[str]
     shares = class_shares(dataset)
     rare = int(np.argmin(np.where(shares > 0, shares, np.inf)))
     return [
-        f"balance   an epoch has {epoch_images(factors):,} images instead of {len(dataset):,}: those of rare classes "
-        f"come more often, {dataset.classes[rare]!r} {max(factors):.1f} times"
+        f"balance   an epoch has {epoch_images(factors):,} images instead of {len(dataset):,}: images of rare "
+        f"classes are repeated, those with {dataset.classes[rare]!r} {max(factors):.1f} times"
     ]

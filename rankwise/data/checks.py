@@ -85,7 +85,7 @@ def check(
     """Reads a whole dataset, decodes every image, and reports contents and faults.
 
     Args:
-        folder: The folder; its format is found out.
+        folder: The folder; its format is detected automatically.
         max_pixels: Images with more pixels are faults.
         progress: Called with the number of decoded images and the total, for each split.
     """
@@ -103,8 +103,8 @@ def check(
         except DataError as error:
             report.faults.append(_whole_file(error))
             continue
-        told = set(report.faults)  # a file shared by several splits is faulty in each
-        report.faults.extend(fault for fault in reading.faults if fault not in told)
+        known = set(report.faults)  # a file shared by several splits is faulty in each
+        report.faults.extend(fault for fault in reading.faults if fault not in known)
         report.notes.extend(reading.all_notes(split))
         report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
         report.splits.append(_describe(split, reading.records, reading.classes))
@@ -194,21 +194,21 @@ def _describe(name: str, records: Sequence[ImageRecord], classes: Sequence[str])
         boxes=len(labels),
         crowds=int(crowd.sum()),
         classes=dict(zip(classes, counts, strict=True)),
-        widths=_spread([record.width for record in records]),
-        heights=_spread([record.height for record in records]),
+        widths=_range([record.width for record in records]),
+        heights=_range([record.height for record in records]),
         sizes=_sizes(records),
     )
 
 
 def _sizes(records: Sequence[ImageRecord]) -> tuple[int, ...]:
-    """How many boxes fall between neighbouring ``SIZE_EDGES``, crowds aside."""
+    """Number of boxes between neighboring ``SIZE_EDGES``, without crowd boxes."""
     boxes = np.concatenate([record.boxes[~record.iscrowd] for record in records] or [np.zeros((0, 4), np.float32)])
     size = np.sqrt((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
     bins = np.searchsorted(SIZE_EDGES, size, side="right") - 1
     return tuple(np.bincount(bins, minlength=len(SIZE_EDGES)).tolist())
 
 
-def _spread(values: list[int]) -> tuple[int, int]:
+def _range(values: list[int]) -> tuple[int, int]:
     return min(values, default=0), max(values, default=0)
 
 
@@ -243,10 +243,10 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
 def _overview(splits: Sequence[SplitReport]) -> Table:
     table = Table(title="Splits", title_justify="left")
     table.add_column("split")
-    for name in ("images", "empty", "boxes", "crowd", "an image", "width", "height"):
+    for name in ("images", "empty", "boxes", "crowd", "per image", "width", "height"):
         table.add_column(name, justify="right")
     for split in splits:
-        spreads = (f"{low}–{high}" if low < high else f"{low}" for low, high in (split.widths, split.heights))
+        ranges = (f"{low}–{high}" if low < high else f"{low}" for low, high in (split.widths, split.heights))
         table.add_row(
             Text(shown(split.name)),
             f"{split.images:,}",
@@ -254,7 +254,7 @@ def _overview(splits: Sequence[SplitReport]) -> Table:
             f"{split.boxes:,}",
             f"{split.crowds:,}",
             f"{split.boxes / max(1, split.images):.1f}",
-            *spreads,
+            *ranges,
         )
     return table
 
@@ -271,7 +271,7 @@ def _class_table(splits: Sequence[SplitReport]) -> Table:
 
 
 def _size_table(totals: Sequence[int]) -> Table:
-    table = Table(title="Sizes of the boxes (square root of the area, pixels)", title_justify="left")
+    table = Table(title="Box sizes (square root of the area, in pixels)", title_justify="left")
     table.add_column("size", justify="right")
     table.add_column("boxes", justify="right")
     table.add_column("")

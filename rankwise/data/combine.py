@@ -1,6 +1,6 @@
-"""Several training images in one: mosaic and mixup.
+"""Mosaic and mixup: several training images combined into one.
 
-torchvision's MixUp is for whole batches with one label per image; there is none for boxes, and no mosaic.
+torchvision's MixUp mixes whole batches with one label per image. It has no version for boxes, and no mosaic.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rankwise.types import Target
 #: An image, uint8 [3, H, W], and its target.
 Item = tuple[Tensor, Target]
 
-#: An object of which less than this share is left is left out; a crowd stays as long as anything of it is seen.
+#: Objects with less than this fraction of their area left are dropped; crowd boxes stay while any part is visible.
 VISIBLE = 0.25
-#: Where the four images of a mosaic meet, as shares of height and width.
-_MEETING = (0.3, 0.7)
-#: Images below this many pixels a side are not combined.
+#: Range of the point where the four images of a mosaic meet, as fractions of height and width.
+_CENTER = (0.3, 0.7)
+#: Images with a side below this many pixels are not combined.
 _SMALLEST = 16
-#: Parameters of the beta distribution of mixup's weights: both images are well seen.
+#: Both parameters of the beta distribution of mixup weights; with this value, both images stay clearly visible.
 _BETA = 32.0
 
 
@@ -31,7 +31,7 @@ class Combine:
     """Combines an image with others, at random.
 
     Args:
-        mosaic: Probability of a mosaic: four images share the place of one.
+        mosaic: Probability of a mosaic of four images.
         mixup: Probability that another image is blended in.
     """
 
@@ -39,12 +39,12 @@ class Combine:
         self.mosaic, self.mixup = mosaic, mixup
 
     def __call__(self, image: Tensor, target: Target, another: Callable[[], Item | None]) -> Item:
-        """The image and its target, combined or as they are.
+        """The image and its target, combined with others or unchanged.
 
         Args:
             image: uint8 [3, H, W].
             target: Its target.
-            another: Draws another item of the dataset; None if it cannot be read and that is to be skipped.
+            another: Returns a random item of the dataset, or None if that item is unreadable and skipped.
         """
         if min(image.shape[-2:]) < _SMALLEST:
             return image, target
@@ -58,14 +58,14 @@ class Combine:
 
 
 def make_mosaic(items: list[Item]) -> Item:
-    """Four images in a picture of the first one's size, each filling its corner, meeting at a random point.
+    """Combines four images into one of the size of the first: each fills a corner, and they meet at a random point.
 
     Args:
-        items: Four images and their targets; the first one's name and number stay.
+        items: Four images and their targets; the result has the name and id of the first.
     """
     image, target = items[0]
     height, width = image.shape[-2:]
-    low, high = _MEETING
+    low, high = _CENTER
     y, x = (int(side * float(torch.empty(()).uniform_(low, high))) for side in (height, width))
     canvas = torch.empty_like(image)
     targets = []
@@ -79,11 +79,11 @@ def make_mosaic(items: list[Item]) -> Item:
 
 
 def blend(one: Item, other: Item) -> Item:
-    """One image shining through the other, with the boxes of both.
+    """Blends two images; the result has the boxes of both.
 
     Args:
-        one: Image and target; its name and number stay.
-        other: The other image and target, cut to the first one's size.
+        one: Image and target; the result has its name and id.
+        other: The other image and target, cropped to the size of the first.
     """
     image, target = one
     part, seen = _filling(*other, image.shape[-2], image.shape[-1])
@@ -93,13 +93,13 @@ def blend(one: Item, other: Item) -> Item:
 
 
 def visible(boxes: Tensor, iscrowd: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Boxes cut off at a picture's border, and which of them are still seen well enough.
+    """Boxes clipped to the image, and which of them are still visible enough to keep.
 
     Args:
         boxes: xyxy [N, 4].
-        iscrowd: Which are crowds, bool [N].
-        height: Of the picture.
-        width: Of the picture.
+        iscrowd: Which are crowd boxes, bool [N].
+        height: Height of the image.
+        width: Width of the image.
     """
     limit = boxes.new_tensor([width, height, width, height])
     cut = torch.minimum(boxes.clamp(min=0), limit)
@@ -108,7 +108,7 @@ def visible(boxes: Tensor, iscrowd: Tensor, height: int, width: int) -> tuple[Te
 
 
 def _filling(image: Tensor, target: Target, height: int, width: int) -> Item:
-    """An image in a size that covers a rectangle, and cut to it at a random place."""
+    """Scales an image to cover a rectangle and crops it there at a random position."""
     scale = max(height / image.shape[-2], width / image.shape[-1])
     size = [max(need, math.ceil(side * scale)) for need, side in zip((height, width), image.shape[-2:], strict=True)]
     top, left = (int(torch.randint(have - need + 1, ())) for have, need in zip(size, (height, width), strict=True))

@@ -123,7 +123,7 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         return self.transform(image, target) if self.transform else (image, target)
 
     def _another(self) -> tuple[Tensor, Target] | None:
-        """An image drawn at random, and its target; None if it cannot be read and such are skipped."""
+        """A random image and its target; None if it is unreadable and ``skip_bad`` is set."""
         try:
             image, record = self.load(int(torch.randint(len(self), ())))
         except DataError:

@@ -8,7 +8,7 @@ from typing import Protocol
 from rankwise.data.coco import CocoSource
 from rankwise.data.collector import Reading
 from rankwise.data.folder import Folder, folders
-from rankwise.data.unrecognised import describe_folder
+from rankwise.data.unknown_format import describe_folder
 from rankwise.data.voc import VocSource
 from rankwise.data.yolo import YoloSource
 from rankwise.errors import DataError

@@ -26,11 +26,11 @@ class Distort(v2.RandomPhotometricDistort):
         last = {**params, **rest, "contrast_factor": late, "brightness_factor": None, "saturation_factor": None}
         image = super().transform(inpt, first)
         if params["hue_factor"] is not None:
-            image = turned_hue(image, params["hue_factor"])
+            image = rotate_hue(image, params["hue_factor"])
         return super().transform(image, last)
 
 
-def turned_hue(image: Tensor, turn: float) -> Tensor:
+def rotate_hue(image: Tensor, turn: float) -> Tensor:
     """Rotates the hue of an image, uint8 [3, H, W]; HSV brightness and saturation do not change.
 
     Args:
@@ -42,11 +42,11 @@ def turned_hue(image: Tensor, turn: float) -> Tensor:
     lowest = torch.tensor(_LOWEST).unsqueeze(1)
     for start in range(0, pixels.shape[1], _PIECE):
         piece = slice(start, start + _PIECE)
-        result[:, piece] = _turned(pixels[:, piece].float(), 6 * turn, lowest)
+        result[:, piece] = _rotated(pixels[:, piece].float(), 6 * turn, lowest)
     return result.view_as(image)
 
 
-def _turned(rgb: Tensor, sixths: float, lowest: Tensor) -> Tensor:
+def _rotated(rgb: Tensor, sixths: float, lowest: Tensor) -> Tensor:
     """Colors [3, N] from 0 to 255 with rotated hue; the caller truncates them to integers."""
     red, green, blue = rgb
     high = torch.maximum(red, green).maximum(blue)

@@ -19,7 +19,7 @@ from rankwise.images.settings import MEAN_COLOUR
 from rankwise.images.tensors import pad_images
 from rankwise.types import Batch, Target
 
-#: The epoch, the index of an item, and how many times it was already in the epoch: all that a worker needs.
+#: The epoch, the index of an item, and how often it was used before in the epoch: all that a worker needs.
 _Key = tuple[int, int, int]
 
 #: The index that stands for a blank image.
@@ -41,7 +41,7 @@ def collate(
 
 
 def epoch_order(images: int, seed: int, epoch: int, shuffle: bool, factors: Sequence[float] | None = None) -> list[int]:
-    """The order of all images in an epoch, a function of seed and epoch only: each once, or as the factors say."""
+    """The order of the images in an epoch, a function of seed and epoch only: each once, or repeated by the factors."""
     if not shuffle:
         return list(range(images))
     generator = torch.Generator().manual_seed(mixed(seed, epoch))
@@ -86,12 +86,15 @@ class _Batches(Sampler[list[_Key]]):
 
     def __iter__(self) -> Iterator[list[_Key]]:
         order = epoch_order(self.images, self.seed, self.epoch, self.shuffle, self.factors)
-        seen: Counter[int] = Counter()
-        copies = [(seen.update((index,)), seen[index] - 1)[1] for index in order]
+        used: Counter[int] = Counter()
+        repeats = []
+        for index in order:
+            repeats.append(used[index])
+            used[index] += 1
         for step in range(self.start, len(self)):
             own = slice(step * self.batch_size + self.rank, (step + 1) * self.batch_size, self.world_size)
-            share = list(zip(order[own], copies[own], strict=True))
-            yield [(self.epoch, index, copy) for index, copy in share or [(_NOTHING, 0)]]
+            share = list(zip(order[own], repeats[own], strict=True))
+            yield [(self.epoch, index, repeat) for index, repeat in share or [(_NOTHING, 0)]]
 
 
 class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
@@ -102,13 +105,13 @@ class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
         self.seed = seed
 
     def __getitem__(self, key: _Key) -> tuple[Tensor, Target] | DataError:
-        epoch, index, copy = key
+        epoch, index, repeat = key
         if index == _NOTHING:
             image, target = self.dataset.blank(0, fault=None)
             return image, target | {"image_id": _NOTHING, "name": "(blank)"}
         with torch.random.fork_rng(devices=[]):  # without workers, this is the training process
             # Only the CPU generator: torch.manual_seed would record the call stack for each type of device.
-            torch.default_generator.manual_seed(mixed(self.seed, epoch, index, *([copy] if copy else [])))
+            torch.default_generator.manual_seed(mixed(self.seed, epoch, index, *([repeat] if repeat else [])))
             try:
                 return self.dataset[index]
             except DataError as error:
@@ -150,7 +153,7 @@ class Loader:
 
     @property
     def images(self) -> int:
-        """How many images an epoch has, for all processes together."""
+        """Number of images per epoch, over all processes."""
         return self._batches.total
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -214,7 +217,7 @@ def build_loader(
         pin_memory: Whether to pin batches in memory, for copies to a GPU.
         prefetch: Number of batches that each worker loads ahead.
         colour: The padding color: red, green and blue in bytes.
-        balance: Sample images of rare classes more often when shuffling, as ``repeat_factors`` says.
+        balance: Sample images of rare classes more often when shuffling; see ``repeat_factors``.
     """
     if batch_size < 1 or batch_size % world_size:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The outlines that the built-in dataset draws: its classes, and the clutter that belongs to none."""
+"""The outlines in the built-in dataset: those of its classes, and clutter that belongs to no class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CIRCLE = ellipse_ring(48)
 
 
 def _polar(corners: int, radii: tuple[float, ...], start: int = -TURN // 4) -> np.ndarray:
-    """Corners evenly around the centre, their radii repeating in turn."""
+    """Corners at equal angles around the center, with the radii repeated in order."""
     angles = [start + k * TURN // corners for k in range(corners)]
     return np.array(
         [(cosine(a) * radii[k % len(radii)], sine(a) * radii[k % len(radii)]) for k, a in enumerate(angles)]
@@ -50,16 +50,16 @@ def _ring(dice: Dice) -> list[np.ndarray]:
 
 
 def _crescent(dice: Dice) -> list[np.ndarray]:
-    """A disc from which another one, further to the right, takes a bite."""
-    opening = TURN // 8 + dice.below(TURN // 10)  # the horns are at this angle, above and below
+    """A disc minus another disc further to the right."""
+    opening = TURN // 8 + dice.below(TURN // 10)  # angle of the two tips
     tip_x, tip_y = cosine(opening), sine(opening)
-    centre = tip_x + dice.between(0.05, 0.45)
-    square = (centre - tip_x) * (centre - tip_x) + tip_y * tip_y
+    center = tip_x + dice.between(0.05, 0.45)
+    square = (center - tip_x) * (center - tip_x) + tip_y * tip_y
     outer = [(cosine(a), sine(a)) for a in range(opening, TURN - opening, TURN // 48)] + [(tip_x, -tip_y)]
     inner = []
-    for k in range(1, 16):  # back from horn to horn, closer together near them
+    for k in range(1, 16):  # back from tip to tip, denser near the tips
         y = tip_y * -cosine(k * TURN // 32)
-        inner.append((centre - math.sqrt(square - y * y), y))
+        inner.append((center - math.sqrt(square - y * y), y))
     ring = np.array(outer + inner)
     ring[:, 0] -= (ring[:, 0].max() + ring[:, 0].min()) / 2
     return [ring]
@@ -79,23 +79,23 @@ CLASSES = {
 
 
 def clutter(dice: Dice, size: float) -> list[np.ndarray]:
-    """Something around 0, 0 that is no object: a bar, an arc, a zigzag, a lump or a bent line.
+    """Clutter centered at the origin, not an object: a bar, an arc, a zigzag, a blob or an open polygon.
 
     Args:
-        dice: Where the choice comes from.
-        size: About half its extent in pixels.
+        dice: The source of randomness.
+        size: About half of its extent in pixels.
     """
     kind = dice.below(5)
     width = dice.between(1.5, 2.0 + size / 6)
     turn = dice.below(TURN)
-    if kind == 0:  # a bar, too thin for a rectangle
+    if kind == 0:  # a bar, thinner than any rectangle
         x, y = cosine(turn) * size, sine(turn) * size
         return stroke([(-x, -y), (x, y)], width)
-    if kind == 1:  # an arc of even width, too open for a ring or a crescent
+    if kind == 1:  # an arc of constant width, too open for a ring or a crescent
         span = TURN // 8 + dice.below(TURN // 3)
         points = [(cosine(turn + span * k // 10) * size, sine(turn + span * k // 10) * size) for k in range(11)]
         return stroke(points, width)
-    if kind == 2:  # a zigzag or a squiggle
+    if kind == 2:  # a zigzag
         count = 4 + dice.below(4)
         c, s = cosine(turn), sine(turn)
         points = []
@@ -103,7 +103,7 @@ def clutter(dice: Dice, size: float) -> list[np.ndarray]:
             along, across = size * (2 * k / (count - 1) - 1), dice.between(-0.5, 0.5) * size
             points.append((along * c - across * s, along * s + across * c))
         return stroke(points, width)
-    if kind == 3:  # a lump with three bulges: two would pass for an ellipse, four for a cross, five for a star
+    if kind == 3:  # a blob with three bulges; two could pass for an ellipse, four for a cross, five for a star
         count = 6
         radii = [dice.between(0.75, 1.0) if k % 2 else dice.between(0.2, 0.5) for k in range(count)]
         ring = []
@@ -114,7 +114,7 @@ def clutter(dice: Dice, size: float) -> list[np.ndarray]:
             angle = turn + k * TURN // 32
             ring.append((cosine(angle) * radius * size, sine(angle) * radius * size))
         return [np.array(ring)]
-    # a few sides of a polygon that does not close
+    # some sides of an open polygon
     count = 2 + dice.below(3)
     points = [(cosine(turn), sine(turn))]
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""Drawing that gives the same bytes on every machine.
+"""Drawing with identical bytes on every machine.
 
-Only whole numbers and the operations that IEEE 754 rounds exactly (add, multiply, divide, square root) decide a pixel.
-Sines come from a table rounded to 14 bits, where the differences between mathematics libraries do not reach, and random
-numbers are the raw integers of a generator whose stream numpy promises to keep.
+Pixels depend only on integers and on operations that IEEE 754 rounds exactly (add, multiply, divide, square root).
+Sines come from a table rounded to 14 bits, so that differences between math libraries vanish. Random numbers are the
+raw integers of a generator whose stream NumPy guarantees.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 
 import numpy as np
 
-#: Angles are whole numbers of this many to a full turn.
+#: Angles are integers; a full turn has this many steps.
 TURN = 1024
 _SINES = [round(math.sin(2 * math.pi * k / TURN) * 2**14) / 2**14 for k in range(TURN)]
 
 #: Corners lie on a grid of 1/64 pixel, so that areas are exact.
 _GRID = 64
-#: Lines of samples for each row of pixels; along a row coverage is exact to 1/256.
+#: Sample lines per row of pixels; along a row, coverage is exact to 1/256.
 _SUBROWS = 4
 _FULL = _SUBROWS * 256
 
@@ -33,10 +33,10 @@ def cosine(angle: int) -> float:
 
 
 class Dice:
-    """Random numbers from raw 64-bit integers: one key, one stream, whatever the numpy version.
+    """Random numbers from raw 64-bit integers: the same key gives the same stream in every NumPy version.
 
     Args:
-        key: Whole numbers that name the stream.
+        key: Integers that select the stream.
     """
 
     def __init__(self, *key: int) -> None:
@@ -44,7 +44,7 @@ class Dice:
         self._stock: list[int] = []
 
     def below(self, count: int) -> int:
-        """A whole number from 0 to ``count`` - 1."""
+        """An integer from 0 to ``count`` - 1."""
         if not self._stock:
             self._stock = self._bits.random_raw(256).tolist()
         return (self._stock.pop() >> 11) * count >> 53
@@ -64,7 +64,7 @@ class Dice:
 
 
 class Outline:
-    """Closed polygons in pixels, filled together: what one fills twice is filled, what runs the other way is a hole.
+    """Closed polygons in pixels, filled as one shape. Overlaps stay filled; polygons of opposite orientation are holes.
 
     Args:
         rings: Corners of each polygon, [V, 2] as x, y.
@@ -82,15 +82,15 @@ class Outline:
         self.right, self.bottom = (math.ceil(high) for high in corners.max(axis=0))
 
     def area(self) -> float:
-        """The area in pixels, also of what lies outside the image; right for rings that do not cross."""
+        """The area in pixels, including parts outside the image; valid for rings that do not cross."""
         (x0, y0), (x1, y1) = self._start.T, self._end.T
-        return abs(float(np.sum(x0 * y1 - x1 * y0))) / 2  # exact on the grid, so in any order of summation
+        return abs(float(np.sum(x0 * y1 - x1 * y0))) / 2  # exact on the grid, in any order of summation
 
     def coverage(self, left: int, top: int, right: int, bottom: int) -> np.ndarray:
-        """How much of each pixel in a window is inside, 0 to 1, float32 [bottom - top, right - left].
+        """The covered fraction of each pixel in a window, 0 to 1, float32 [bottom - top, right - left].
 
-        Each line of samples crosses the edges; a crossing fills everything to its right with the sign of the edge's
-        direction, and the running sum along a row is the coverage.
+        Where a sample line crosses an edge, everything to the right gets the sign of the direction of the edge. The
+        cumulative sum along a row is the coverage.
         """
         width, height = right - left, bottom - top
         y = top + (np.arange(height * _SUBROWS) + 0.5) / _SUBROWS
@@ -98,7 +98,7 @@ class Outline:
         edge, sample = np.divmod(np.flatnonzero(crossed), len(y))
         x0, y0 = self._start.T
         dx, dy = (self._end - self._start).T
-        slope = dx / np.where(dy == 0, 1, dy)  # level edges are never crossed
+        slope = dx / np.where(dy == 0, 1, dy)  # horizontal edges are never crossed
         x = x0[edge] + (y[sample] - y0[edge]) * slope[edge]
         x = np.floor((x - left) * 256 + 0.5).astype(np.int64)
         x = np.minimum(np.maximum(x, 0), width * 256)
@@ -107,7 +107,7 @@ class Outline:
         rest = sign * (x & 255)
         sums = np.bincount(
             np.concatenate((cell, cell + 1)),
-            np.concatenate((sign * 256 - rest, rest)),  # whole numbers: their sum is exact in any order
+            np.concatenate((sign * 256 - rest, rest)),  # integers: their sum is exact in any order
             minlength=height * (width + 2),
         )
         filled = np.abs(np.cumsum(sums.reshape(height, width + 2)[:, :width], axis=1))
@@ -115,32 +115,32 @@ class Outline:
 
 
 def ellipse_ring(corners: int) -> np.ndarray:
-    """The unit circle as a polygon, [corners, 2]; ``corners`` divides 1024 or comes close to it."""
+    """The unit circle as a polygon, [corners, 2]."""
     angles = [k * TURN // corners for k in range(corners)]
     return np.array([(cosine(a), sine(a)) for a in angles])
 
 
 def placed(ring: np.ndarray, half_width: float, half_height: float, angle: int, x: float, y: float) -> np.ndarray:
-    """A ring of the unit square [-1, 1]² stretched, then turned, then moved to x, y."""
+    """A ring in the square [-1, 1]², scaled, then rotated, then moved to x, y."""
     across, down = ring[:, 0] * half_width, ring[:, 1] * half_height
     c, s = cosine(angle), sine(angle)
     return np.stack((across * c - down * s + x, across * s + down * c + y), axis=1)
 
 
 def stroke(points: list[tuple[float, float]], width: float) -> list[np.ndarray]:
-    """Rings that together cover a line of this width through the points, no two neighbours the same."""
+    """Rings that together cover a line of this width through the points; consecutive points must differ."""
     corners = np.array(points)
     steps = corners[1:] - corners[:-1]
     lengths = np.sqrt(steps[:, 0] * steps[:, 0] + steps[:, 1] * steps[:, 1])
     along = steps * (width / 2 / lengths)[:, None]
     across = np.stack((-along[:, 1], along[:, 0]), axis=1)
-    # Ends reach out by a quarter of the width, so that bends have no notches.
+    # Segments are extended by a quarter of the width, so that bends have no notches.
     start, end = corners[:-1] - along / 2, corners[1:] + along / 2
     return list(np.stack((start + across, start - across, end - across, end + across), axis=1))
 
 
 def smooth_noise(dice: Dice, cells: int, side: int) -> np.ndarray:
-    """Smooth random hills, 0 to 1, ``cells`` of them along each side, float32 [side, side]."""
+    """Smooth value noise, 0 to 1, on a grid of ``cells`` × ``cells``, float32 [side, side]."""
     values = dice.bytes((cells + 1) ** 2).reshape(cells + 1, cells + 1).astype(np.float32) / np.float32(255)
     position = (np.arange(side) + 0.5) * (cells / side)
     index = np.minimum(position.astype(np.int64), cells - 1)
@@ -152,7 +152,7 @@ def smooth_noise(dice: Dice, cells: int, side: int) -> np.ndarray:
 
 
 def waves(x: np.ndarray, y: np.ndarray, angle: int, length: float, phase: float) -> np.ndarray:
-    """Stripes across ``angle`` that rise and fall between 0 and 1, float32 [y, x]."""
+    """Stripes perpendicular to ``angle``, a triangle wave from 0 to 1, float32 [y, x]."""
     position = (y * (sine(angle) / length) + phase)[:, None] + x * (cosine(angle) / length)
     position = position.astype(np.float32)
     position -= np.floor(position)

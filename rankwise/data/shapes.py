@@ -1,7 +1,7 @@
-"""The built-in dataset: eight classes told apart by shape, drawn from a seed, the same on every machine.
+"""The built-in dataset: eight classes that differ in shape, generated from a seed, identical on every machine.
 
-Each image is a function of seed, split and index alone. Boxes follow COCO's annotators: tight around the part that can
-be seen, where other things and the border of the image do not hide it.
+Each image is a function of seed, split and index only. Boxes follow COCO's rules: tight around the visible part,
+without what other objects or the image border hide.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from rankwise.data.outlines import CLASSES, clutter
 from rankwise.data.rendering import TURN, Dice, Outline, placed, smooth_noise, waves
 from rankwise.errors import DataError
 
-# How hard the dataset is. A small network trained for minutes should end at 30 to 70 AP, where losses still differ.
+# These set the difficulty. A small network trained for minutes should reach 30 to 70 AP, where losses still differ.
 MAX_OBJECTS = 8
-SMALLEST, LARGEST = 0.14, 0.85  # of the image's side, square root of width × height: a factor of 6
+SMALLEST, LARGEST = 0.14, 0.85  # square root of width × height, as a fraction of the image side: a factor of 6
 MAX_ASPECT = 2.5
-THINNEST = 0.08  # of the image's side: below ten pixels of 128 the outline no longer tells the class
-MOST_HIDDEN = 0.5  # of an object's area, behind others and beyond the border together
-OUTSIDE = 0.25  # of an object's size that may stick out of the image
-CONTRAST = (70.0, 160.0)  # grey levels between object and background
-CLUTTER = (1, 4)  # things behind the objects that belong to no class
-CLUTTER_IN_FRONT = 0.12  # chance of one more after each object
-NOISE = (2.0, 8.0)  # standard deviation in grey levels
+THINNEST = 0.08  # fraction of the image side: below ten of 128 pixels, the class is no longer visible
+MOST_HIDDEN = 0.5  # fraction of the area of an object, behind others and outside the image together
+OUTSIDE = 0.25  # fraction of the size of an object that may be outside the image
+CONTRAST = (70.0, 160.0)  # gray levels between object and background
+CLUTTER = (1, 4)  # number of clutter shapes behind the objects
+CLUTTER_IN_FRONT = 0.12  # probability of another one after each object
+NOISE = (2.0, 8.0)  # standard deviation in gray levels
 
-_SIZES = [round(SMALLEST * (LARGEST / SMALLEST) ** (k / 255) * 2**14) / 2**14 for k in range(256)]  # even in logarithm
+_SIZES = [
+    round(SMALLEST * (LARGEST / SMALLEST) ** (k / 255) * 2**14) / 2**14 for k in range(256)
+]  # uniform in the logarithm
 _SPLITS = {"train": 0, "val": 1, "test": 2}
 _IMAGES = {"train": 4000, "val": 500, "test": 500}
 _ATTEMPTS = 8
@@ -46,10 +48,10 @@ class _Scene:
         self.dice = dice
         self.side = side
         self.pixels = self._background()  # float32 [3, side, side]
-        self.owner = np.zeros((side, side), np.uint8)  # which object is seen at a pixel, 0 none
+        self.owner = np.zeros((side, side), np.uint8)  # the visible object at each pixel, 0 for none
         self.labels: list[int] = []
-        self.seen: list[int] = []  # pixels of each object that nothing hides
-        self.least: list[float] = []  # and how many of them must stay
+        self.seen: list[int] = []  # visible pixels of each object
+        self.least: list[float] = []  # the minimum of those
         self.windows: list[tuple[slice, slice]] = []
 
     def _background(self) -> np.ndarray:
@@ -60,20 +62,20 @@ class _Scene:
         one, two, three = (_colour(dice, 30.0, 225.0) for _ in range(3))
         blend = self.hills if dice.chance(0.6) else waves(x, x, dice.below(TURN), side * dice.between(0.15, 1.5), 0.0)
         fine = (self.grain - np.float32(0.5)) * np.float32(dice.between(0.1, 0.5))
-        keep = np.float32(dice.between(0.2, 0.8))  # how far the second colour is from the first
+        keep = np.float32(dice.between(0.2, 0.8))  # weight of the second color
         pixels = one + (two - one) * keep * blend
         pixels += (three - one) * fine
         return pixels
 
     def clutter(self) -> None:
-        """Draw something that is no object, wherever it does not hide an object too much."""
+        """Draws clutter, unless it would hide too much of an object."""
         dice, side = self.dice, self.side
         x, y = dice.between(0, side), dice.between(0, side)
         rings = clutter(dice, side * _SIZES[dice.below(200)] * 0.5)
         self._paint(Outline([np.add(ring, (x, y)) for ring in rings]), label=None)
 
     def object(self) -> None:
-        """Draw one object, if a place for it is found in a few attempts."""
+        """Draws one object, if a free position is found in a few attempts."""
         dice, side = self.dice, self.side
         label = dice.below(len(CLASSES))
         size = side * _SIZES[dice.below(256)]
@@ -121,17 +123,17 @@ class _Scene:
         return True
 
     def _texture(self, window: tuple[slice, slice], mask: np.ndarray) -> np.ndarray:
-        """Colours for a window, [3, h, w], told from what is behind by the drawn contrast."""
+        """Colors for a window, [3, h, w], with a random contrast to the background."""
         dice = self.dice
         view = self.pixels[:, window[0], window[1]]
         h, w = mask.shape
         behind = np.floor(view[:, h // 4 :: max(1, h // 2), w // 4 :: max(1, w // 2)]).mean(axis=(1, 2))
         contrast = dice.between(*CONTRAST)
         away = _colour(dice, -1.0, 1.0)
-        away[dice.below(3)] = 1.0 if dice.chance(0.5) else -1.0  # at least one channel shows the whole of it
+        away[dice.below(3)] = 1.0 if dice.chance(0.5) else -1.0  # at least one channel has the full contrast
         step = away * np.float32(contrast)
         one = behind[:, None, None].astype(np.float32) + step
-        # Where a channel would leave the range it goes the other way, which keeps the contrast.
+        # A channel that would leave the range moves the other way, which keeps the contrast.
         one = np.where((one < 8) | (one > 247), one - 2 * step, one)
         kind = dice.below(6)
         other = _colour(dice, -0.7, 0.7) * np.float32(contrast)
@@ -152,16 +154,16 @@ class _Scene:
         return one + other * blend
 
     def finish(self) -> np.ndarray:
-        """The picture with its noise, uint8 [3, side, side]."""
+        """The image with noise, uint8 [3, side, side]."""
         count = 3 * self.side * self.side
-        # The difference of two bytes is spread like a tent with a standard deviation of 104.5.
+        # The difference of two random bytes has a triangular distribution with a standard deviation of 104.5.
         grains = self.dice.bytes(2 * count).astype(np.int16)
         grains = (grains[:count] - grains[count:]).reshape(self.pixels.shape)
         pixels = self.pixels + grains * np.float32(self.dice.between(*NOISE) / 104.5)
         return np.clip(np.floor(pixels + np.float32(0.5)), 0, 255).astype(np.uint8)
 
     def boxes(self) -> np.ndarray:
-        """Boxes around what is seen of each object, xyxy, float32 [N, 4]."""
+        """Boxes around the visible part of each object, xyxy, float32 [N, 4]."""
         boxes = np.zeros((len(self.labels), 4), np.float32)
         for number, (rows, columns) in enumerate(self.windows):
             seen = self.owner[rows, columns] == number + 1
@@ -190,20 +192,20 @@ def draw(seed: int, split: int, index: int, side: int) -> tuple[np.ndarray, np.n
         scene.object()
         if dice.chance(CLUTTER_IN_FRONT):
             scene.clutter()
-    while not scene.labels:  # every image shows something
+    while not scene.labels:  # every image has an object
         scene.object()
     return scene.finish(), scene.boxes(), np.array(scene.labels, np.int64)
 
 
 class _Cache:
-    """Drawn images in memory that forked workers share, filled by whoever draws an image first.
+    """A cache of generated images, shared with forked workers; whichever process generates an image stores it.
 
-    Anonymous shared memory and no file of /dev/shm, which is small in containers.
+    Uses anonymous shared memory instead of files in /dev/shm, which is small in containers.
     """
 
     def __init__(self, images: int, side: int) -> None:
         self.pixels = self._shared((images, 3, side, side), np.uint8)
-        self.boxes = self._shared((images, MAX_OBJECTS, 5), np.int16)  # xyxy and label + 1, 0 where there is none
+        self.boxes = self._shared((images, MAX_OBJECTS, 5), np.int16)  # xyxy and label + 1; 0 for unused rows
         self.drawn = self._shared((images,), np.uint8)
 
     @staticmethod
@@ -212,14 +214,14 @@ class _Cache:
         return np.frombuffer(mmap.mmap(-1, max(1, count * np.dtype(dtype).itemsize)), dtype, count).reshape(shape)
 
     def __reduce__(self) -> tuple[type[_Cache], tuple[int, int]]:
-        # Shared memory follows a fork but no pickle: a process started otherwise draws into its own.
+        # Shared memory survives a fork but not pickling: other processes get an empty cache.
         return _Cache, (len(self.pixels), self.pixels.shape[-1])
 
     def put(self, index: int, pixels: np.ndarray, boxes: np.ndarray, labels: np.ndarray) -> None:
         self.pixels[index] = pixels
         self.boxes[index, : len(labels), :4] = boxes
         self.boxes[index, : len(labels), 4] = labels + 1
-        self.drawn[index] = 1  # last, so that nobody reads half an image
+        self.drawn[index] = 1  # last, so that no process reads an incomplete image
 
     def get(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         if not self.drawn[index]:
@@ -230,7 +232,7 @@ class _Cache:
 
 
 class _Records(Sequence[ImageRecord]):
-    """Records that are drawn when they are asked for."""
+    """Records that are generated on access."""
 
     def __init__(self, dataset: ShapesDataset) -> None:
         self._dataset = dataset
@@ -249,17 +251,17 @@ class _Records(Sequence[ImageRecord]):
 
 
 class ShapesDataset(DetectionDataset):
-    """Shapes on busy backgrounds, drawn as they are asked for: no files, no download.
+    """Shapes on busy backgrounds, generated on access: no files, no download.
 
-    Eight classes told apart by shape, 1 to 8 objects an image, their sizes over a factor of 6, at any rotation and
-    stretch, up to half hidden, textured, among clutter and noise. The same seed gives the same images everywhere.
+    Eight classes that differ in shape, 1 to 8 objects per image, with sizes over a factor of 6, at any rotation and
+    aspect ratio, up to half hidden, textured, with clutter and noise. The same seed gives the same images everywhere.
 
     Args:
-        split: ``"train"``, ``"val"`` or ``"test"``; no image of one is in another.
-        images: How many; by default 4000 for training and 500 otherwise.
+        split: ``"train"``, ``"val"`` or ``"test"``; they have no image in common.
+        images: Number of images; by default 4000 for training and 500 otherwise.
         size: Width and height of the images in pixels.
-        seed: Another seed, another dataset.
-        cache: Keep drawn images in memory, shared among the loader's workers.
+        seed: Random seed of the images.
+        cache: Keep generated images in memory, shared with the loader workers.
         transform: Applied to each image and its target.
     """
 
@@ -311,7 +313,7 @@ class ShapesDataset(DetectionDataset):
         return torch.from_numpy(pixels), record
 
     def fingerprint(self) -> str:
-        return repr((self.split, self.size, self.seed, len(self)))  # which all follows from
+        return repr((self.split, self.size, self.seed, len(self)))  # the images are a function of these
 
     def subset(self, indices: Sequence[int]) -> ShapesDataset:
         other = copy.copy(self)

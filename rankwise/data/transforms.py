@@ -39,7 +39,7 @@ class AugmentSettings:
         square: Stretch every training image to a square of this side, as SSD does, although the detector is evaluated
             with the original aspect ratio.
         degrees: Rotate by up to this many degrees in both directions. A box becomes the box around the rotated one.
-        translate: Shift by up to this share of the sides of the image.
+        translate: Shift by up to this fraction of the image size.
         scale: Scale by a factor from 1 - scale to 1 + scale.
         shear: Shear by up to this many degrees in both directions.
         mosaic: Probability of a mosaic of four images.
@@ -155,13 +155,13 @@ class TrainTransform:
         return image, target | {"boxes": boxes.as_subclass(Tensor)}
 
     def _warped(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
-        """Rotate, shift, scale and shear; objects of which little is left are left out."""
+        """Rotates, shifts, scales and shears; objects that are mostly outside are dropped."""
         height, width = image.shape[-2:]
         how = self._affine.make_params([image])
         warped = F.affine(
             image, **how, interpolation=self._affine.interpolation, fill=list(map(float, self.settings.mean_colour))
         )
-        # On a canvas with a wide margin, since torchvision cuts boxes off, and how much is lost has to be known.
+        # On a canvas with a wide margin: torchvision clips boxes, but we need to know how much of each is cut off.
         margin = 4 * max(height, width)
         moved = BoundingBoxes(
             target["boxes"].double() + margin,

@@ -198,10 +198,8 @@ class Detector(nn.Module):
         """
         path = weights.find(Path(run))
         content = weights.read(path)
-        # The file contains the backbone weights; their original source does not matter.
-        backbone = replace(content.settings.backbone, pretrained=False)
         with no_larger_than(content.tensors, path):
-            detector = cls(replace(content.settings, backbone=backbone), content.classes)
+            detector = cls(content.settings.without_pretrained(), content.classes)
         weights.fill(detector, content.tensors, path)
         detector.confidence = content.confidence or Confidence(
             thresholds=weights.read_thresholds(path.parent, content.classes)

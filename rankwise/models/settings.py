@@ -310,6 +310,10 @@ class DetectorSettings:
         """As nested plain dicts, for YAML or JSON."""
         return asdict(self)
 
+    def without_pretrained(self) -> DetectorSettings:
+        """The same settings without pretrained weights, for a detector whose weights come from elsewhere."""
+        return replace(self, backbone=replace(self.backbone, pretrained=False))
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> DetectorSettings:
         """Creates settings from nested plain dicts; missing values have their defaults.

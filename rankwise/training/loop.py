@@ -53,7 +53,7 @@ from rankwise.training.processes import Decision, launch
 from rankwise.training.schedule import build_optimizer, head_lr, lr_factor, set_lr, unreached
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
 from rankwise.training.start import announcement
-from rankwise.training.state import Progress, RunState, fixed_settings, read_checkpoint, without_pretrained
+from rankwise.training.state import Progress, RunState, fixed_settings, read_checkpoint
 from rankwise.training.step import Buffers, PlainForward, compiled, finite
 from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
@@ -113,7 +113,7 @@ class Run:
         saved = read_checkpoint(folder, checkpoint, fabric) if resume else None
         with all_raise():
             torch.manual_seed(settings.seed)
-            self.detector = Detector(without_pretrained(recipe.model) if saved else recipe.model, train_set.classes)
+            self.detector = Detector(recipe.model.without_pretrained() if saved else recipe.model, train_set.classes)
             self.weights = initialised(self.detector, recipe.train.init) if not saved else "those of last.ckpt"
             if settings.channels_last:
                 self.detector = self.detector.to(memory_format=torch.channels_last)

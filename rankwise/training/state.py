@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from rankwise.distributed import all_raise
 from rankwise.errors import SettingsError
 from rankwise.files.parsing import ParseError, set_aside
 from rankwise.files.writing import remove_parts
-from rankwise.models import Detector, DetectorSettings
+from rankwise.models import Detector
 from rankwise.training.checkpoint import LAST, load_checkpoint
 
 FINGERPRINT = "fingerprint"
@@ -85,7 +85,7 @@ class RunState:
         """The state as tensors and plain values. It has no random state, which follows from seed, step and image."""
         return {
             "progress": asdict(self.progress),
-            "settings": without_pretrained(self.detector.settings).to_dict(),
+            "settings": self.detector.settings.without_pretrained().to_dict(),
             "detector": self.detector.state_dict(),
             "criterion": self.criterion.state_dict(),
             "optimizer": {"state": self.optimizer.state_dict()["state"], "weights": self._weights()},
@@ -174,11 +174,6 @@ def _fingerprint(dataset: DetectionDataset) -> str | None:
         return dataset.fingerprint()
     except (OSError, ParseError):  # an unreadable image is reported when it is loaded
         return None
-
-
-def without_pretrained(settings: DetectorSettings) -> DetectorSettings:
-    """The same settings without pretrained weights: the checkpoint replaces them, and the file may be gone."""
-    return replace(settings, backbone=replace(settings.backbone, pretrained=False))
 
 
 def _changed(name: str, before: Any, now: Any) -> str:

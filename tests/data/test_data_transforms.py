@@ -5,7 +5,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from rankwise.data.hue import Distort, turned_hue
+from rankwise.data.hue import Distort, rotate_hue
 from rankwise.data.transforms import AugmentSettings, EvalTransform, TrainTransform
 from rankwise.images.settings import InputSettings
 
@@ -219,7 +219,7 @@ def test_hues_are_turned_as_torchvision_turns_them(turn):
     image = torch.randint(0, 256, (3, 190, 200), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     image[:, :40] = image[:1, :40]  # greys
     image[:, 40:60] &= 128  # equal and empty channels
-    difference = (turned_hue(image, turn).int() - F.adjust_hue(image, turn).int()).abs()
+    difference = (rotate_hue(image, turn).int() - F.adjust_hue(image, turn).int()).abs()
     assert difference.max() <= 1  # where rounding decides
     assert (difference > 0).float().mean() < 0.001
 

@@ -75,7 +75,13 @@ def test_the_last_of_two_flags_counts():
         ("train --data.shapes foo", "--data.shapes foo: this is a section"),
         ("train --data.workers 2.5", "--data.workers 2.5: expected an integer"),
         ("train --schedule.milestones 3", "--schedule.milestones 3: expected a list"),
-        ("train --epochs", "--train.epochs: expected a value"),
+        ("train --epochs", "--epochs: expected a value"),
+        ("train --data --epochs 2", "--data: expected a value"),
+        ("train --batch-size 3.5", "--train.batch_size 3.5: expected an integer or auto"),
+        ("train --loss.lam big", "--loss.lam big: expected a number"),
+        ("train --loss.method quick", "--loss.method quick: choose fast, triton, numba, torch or dense"),
+        ("train --loss.help APE", "--loss.help APE: no such class; did you mean 'APELoss'?"),
+        ("train --flip", "there is no flag --flip; did you mean --data.augment.flip or --model.test.flip?"),
         ("train --seed -1", "--train.seed is -1: it must be at least 0"),
         ("train --seed 99999999999", "--train.seed is 99999999999: it must be below 4294967296"),
         ("train --optimizer.weight-decay .inf", "--optimizer.weight_decay is inf: it must be a finite number"),
@@ -119,6 +125,18 @@ def test_help_is_an_overview_and_a_page_per_section(line, there, elsewhere, caps
     assert all(text in said for text in there)
     assert elsewhere not in said
     assert len(said.splitlines()) < 100
+
+
+@pytest.mark.parametrize(
+    "line", ["train --help data", "train --loss.help APELoss", "eval", "predict", "export", "data show", "data shapes"]
+)
+def test_help_has_no_python_types_and_no_empty_defaults(line, capsys):
+    with pytest.raises(SystemExit):
+        main(line.split() if "help" in line else [*line.split(), "--help"])
+    said = capsys.readouterr().out
+    assert "usage: rankwise" in said
+    assert not any(text in said for text in ("type:", "null)", "Literal", "``"))
+    assert "default: " in said
 
 
 def test_predict_runs_its_batches_at_once_and_takes_flags_between_images(tmp_path, monkeypatch):

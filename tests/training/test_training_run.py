@@ -7,7 +7,7 @@ import torch
 import yaml
 
 import rankwise.losses
-from rankwise.cli import main
+from rankwise.cli import VERBS, main
 from rankwise.evaluation.tabulate import shown
 from rankwise.losses.base import Loss
 from rankwise.models import Detector
@@ -175,15 +175,13 @@ def test_print_config_prints_the_whole_recipe(capsys):
     assert {"data", "model", "assign", "box", "optimizer", "schedule", "train"} <= set(recipe)
 
 
-@pytest.mark.parametrize(
-    "verb", [["train"], ["eval"], ["predict"], ["data", "check"], ["data", "shapes"], ["reproduce"]]
-)
-def test_every_verb_has_help(verb, capsys):
+@pytest.mark.parametrize("command", VERBS)
+def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stopped:
-        main([*verb, "--help"])
+        main([*command.split(), "--help"])
     assert stopped.value.code == 0
     said = capsys.readouterr().out
-    assert f"usage: rankwise {' '.join(verb)}" in said
+    assert f"usage: rankwise {command}" in said
     assert "--help" in said
 
 
