@@ -14,7 +14,7 @@ from rankwise.cli_data import data_check, data_shapes, data_show
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
 from rankwise.config.suggest import nearest
-from rankwise.errors import MeetingError, UserError, user_errors
+from rankwise.errors import RendezvousError, UserError, user_errors
 from rankwise.files.names import message_of
 from rankwise.files.streams import lasting_output
 
@@ -68,7 +68,7 @@ def _run(words: list[str]) -> None:
         sys.exit(130)
     except tuple(user_errors()) as error:
         # Before the processes have connected, an error concerns all processes of a machine and is printed once.
-        first = not int(os.environ.get("LOCAL_RANK", "0")) or isinstance(error, MeetingError)
+        first = not int(os.environ.get("LOCAL_RANK", "0")) or isinstance(error, RendezvousError)
         if first or import_module("rankwise.distributed").is_initialized():
             print(f"rankwise {verb}: {message_of(error)}", file=sys.stderr)
         sys.exit(2)

@@ -108,7 +108,7 @@ class Criterion(nn.Module):
         """The losses for a given assignment, with the ground-truth boxes in one tensor.
 
         Args:
-            predictions: The detector's.
+            predictions: The predictions of the detector.
             truth: Padded boxes of each image, [B, G, 4].
             assignment: The positives.
         """
@@ -119,8 +119,8 @@ class Criterion(nn.Module):
         rows, there = _positive_rows(positive, assignment.most)  # [P]
 
         predicted = predictions.boxes.float().flatten(0, 1).gather(0, rows.unsqueeze(1).expand(-1, 4))  # [P, 4]
-        place = rows // anchors * truth.shape[1] + assignment.matched.flatten()[rows].clamp(min=0)
-        truth = truth.flatten(0, 1)[place]  # [P, 4]; arbitrary for rows without a match
+        index = rows // anchors * truth.shape[1] + assignment.matched.flatten()[rows].clamp(min=0)
+        truth = truth.flatten(0, 1)[index]  # [P, 4]; arbitrary for rows without a match
         ious = paired_iou(predicted.detach(), truth)  # [P]
         slot = torch.where(there, rows, len(labels))  # the last entry belongs to no object
         quality = predicted.new_zeros(len(labels) + 1).scatter_(0, slot, ious)[:-1]

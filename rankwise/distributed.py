@@ -1,4 +1,4 @@
-"""The only module that uses ``torch.distributed``: number of processes and collective operations.
+"""Number of processes and collective operations: the only module that uses ``torch.distributed`` once a run has begun.
 
 Everything here also works with a single process and without a process group.
 """

@@ -17,7 +17,7 @@ class SettingsError(ValueError):
     """Settings that are incompatible with each other, with this machine or with this run."""
 
 
-class MeetingError(SettingsError):
+class RendezvousError(SettingsError):
     """Processes could not connect; every process says which ones it waited for."""
 
 

@@ -9,7 +9,7 @@ import torch
 from rankwise.assign import compiled
 from rankwise.assign.base import Assigner, Claims
 from rankwise.assign.chunks import pieces
-from rankwise.boxes import paired_iou
+from rankwise.boxes import centers_and_sizes, paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,24 +40,20 @@ class ATSS(Assigner):
 
     def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         anchors = predictions.anchors.float()
-        middles = centres(anchors)
-        candidates = nearest(centres(objects.boxes), middles, predictions.level_sizes, self.k)  # [T, n]
+        centers, _ = centers_and_sizes(anchors)
+        middles, _ = centers_and_sizes(objects.boxes)
+        candidates = nearest(middles, centers, predictions.level_sizes, self.k)  # [T, n]
         boxes = objects.boxes.unsqueeze(1)
         iou = paired_iou(boxes, anchors[candidates])
         wide = iou.double()  # equal IoUs must have a deviation of exactly 0
         threshold = wide.mean(1, keepdim=True)
         if candidates.shape[1] > 1:
             threshold += wide.std(1, keepdim=True)
-        centre = middles[candidates]
-        inside = torch.cat([centre - boxes[..., :2], boxes[..., 2:] - centre], -1).amin(-1) > INSIDE
+        center = centers[candidates]
+        inside = torch.cat([center - boxes[..., :2], boxes[..., 2:] - center], -1).amin(-1) > INSIDE
         iou = iou.masked_fill(~inside | (wide < threshold), 0)
         owner = torch.arange(len(objects), device=iou.device).unsqueeze(1).expand_as(candidates)
         return Claims(owner.flatten(), candidates.flatten(), iou.flatten())
-
-
-def centres(boxes: Tensor) -> Tensor:
-    """The centers [..., 2] of boxes [..., 4]."""
-    return (boxes[..., :2] + boxes[..., 2:]) / 2
 
 
 def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: int) -> Tensor:
@@ -77,8 +73,8 @@ def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: in
     for piece in pieces(len(anchors), len(points), points.device):
         px, py = points[piece].unsqueeze(-1).unbind(1)
         distance = (px - x).square_().add_((py - y).square_())
-        # Floats that are not negative order like their bits, and those of a float32 leave the lower 29 of a float64
-        # free for the anchor's index: of equals the first is the smallest.
+        # Non-negative floats sort like their bits. A float32 leaves the lower 29 bits of a float64 free, which hold the
+        # index of the anchor, so that ties go to the first.
         keys = distance.double().view(torch.int64).bitwise_or_(number)
         levels = (
             keys_of_level.topk(min(k, keys_of_level.shape[1]), largest=False).values

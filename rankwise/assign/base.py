@@ -105,9 +105,9 @@ class Assigner(ABC):
         if ignored is not None:
             background = background.masked_fill_(ignored, -1)
         positive = owner >= 0
-        place = owner.clamp(min=0)
-        labels = torch.where(positive, objects.labels[place], background)
-        matched = torch.where(positive, objects.index[place], -1)
+        index = owner.clamp(min=0)
+        labels = torch.where(positive, objects.labels[index], background)
+        matched = torch.where(positive, objects.index[index], -1)
         has_positive = positive.new_zeros(len(objects) + 1)  # the last entry belongs to no object
         if objects.crowds is not None:
             has_positive[:-1] = objects.crowds

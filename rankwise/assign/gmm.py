@@ -122,7 +122,7 @@ def _fit(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _iterate(values: Tensor, mask: Tensor, mean: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
-    """New parameters by one step of expectation and maximisation, and the mean log likelihood under the old ones."""
+    """One step of expectation maximization: new parameters, and the mean log likelihood under the old ones."""
     log_joint = _log_joint(values, parameters)  # [2, T, N]
     likelihood = torch.logaddexp(log_joint[0], log_joint[1])
     share = log_joint.sub_(likelihood).exp_().mul_(mask)

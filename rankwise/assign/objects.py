@@ -24,7 +24,7 @@ class Objects:
     """The objects of all images of a batch, concatenated, so that no padding is needed.
 
     Crowd regions keep their index, so that list indices can be mapped to the target, but they have zero area: no anchor
-        overlaps them.
+    overlaps them.
 
     Attributes:
         boxes: float32 [T, 4], with zero area for crowd regions.

@@ -95,13 +95,13 @@ def owned_anchors(
     return owner
 
 
-def winners(slot: Tensor, iou: Tensor, place: Tensor, slots: int) -> Tensor:
+def winners(slot: Tensor, iou: Tensor, claimant: Tensor, slots: int) -> Tensor:
     """The object that gets each slot: among its claims the one with the highest IoU; ties go to the first.
 
     Args:
         slot: The claimed slot, int64 [M].
         iou: The IoU of the claim, [M]; claims with an IoU of 0 do not count.
-        place: The object that claims it, as index in the list of objects, int64 [M].
+        claimant: The object that claims it, as index in the list of objects, int64 [M].
         slots: Number of slots.
 
     Returns:
@@ -109,8 +109,8 @@ def winners(slot: Tensor, iou: Tensor, place: Tensor, slots: int) -> Tensor:
     """
     highest = iou.new_zeros(slots).scatter_reduce_(0, slot, iou, "amax")
     nobody = torch.iinfo(torch.int64).max
-    place = place.masked_fill((iou < highest[slot]) | (iou <= 0), nobody)
-    first = place.new_full((slots,), nobody).scatter_reduce_(0, slot, place, "amin")
+    claimant = claimant.masked_fill((iou < highest[slot]) | (iou <= 0), nobody)
+    first = claimant.new_full((slots,), nobody).scatter_reduce_(0, slot, claimant, "amin")
     return first.masked_fill_(first == nobody, -1)
 
 

@@ -74,12 +74,12 @@ def distances(boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
         anchors: xyxy, [..., 4].
         strides: The unit in pixels, [...].
     """
-    centres, _ = centres_and_sizes(anchors)
-    away = torch.cat([centres - boxes[..., :2], boxes[..., 2:] - centres], dim=-1)
+    centers, _ = centers_and_sizes(anchors)
+    away = torch.cat([centers - boxes[..., :2], boxes[..., 2:] - centers], dim=-1)
     return away / strides[..., None]
 
 
-def centres_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
+def centers_and_sizes(boxes: Tensor) -> tuple[Tensor, Tensor]:
     """Centers (x, y) and sizes (width, height) of xyxy boxes [..., 4], each [..., 2]."""
     low, high = boxes[..., :2], boxes[..., 2:]
     return (low + high) / 2, high - low

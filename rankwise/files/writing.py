@@ -78,7 +78,7 @@ def make_folder(path: Path) -> None:
     Raises:
         WriteError: If it cannot be created.
     """
-    with explained(path, "made"):
+    with explained(path, "created"):
         path.mkdir(parents=True, exist_ok=True)
 
 

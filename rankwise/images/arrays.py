@@ -62,7 +62,7 @@ def check_range(low: float, high: float) -> None:
     if not (low >= 0 and high <= 1):
         raise ModelError(
             f"a float image tensor must have values from 0 to 1, this one has {low:g} to {high:g}: divide by 255, "
-            "convert it to uint8, or leave out your own normalisation"
+            "convert it to uint8, or leave out your own normalization"
         )
 
 

@@ -21,9 +21,9 @@ class ALRPLoss(RankingLoss):
     - a box part (E_u + Σ_k H(p_k − p_u) · E_k) / rank(u): their mean is the box loss.
 
     The classification gradient includes the box errors: u is pulled up by (rank⁻(u) + Σ_k H(p_k − p_u) · E_k) /
-        rank(u), and the negatives are pushed down by the same amount, in proportion to H. The box loss is multiplied by
-        a balance factor, the sum of both parts over the box part, so that it has the size of the total; use a weight of
-        1.
+    rank(u), and the negatives are pushed down by the same amount, in proportion to H. The box loss is multiplied by
+    a balance factor, the sum of both parts over the box part, so that it has the size of the total; use a weight of
+    1.
 
     A Ranking-based, Balanced Loss Function Unifying Classification and Localisation in Object Detection, Oksuz et al.
     2020, https://arxiv.org/abs/2009.13592

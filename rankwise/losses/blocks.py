@@ -13,12 +13,12 @@ from torch import Tensor
 from rankwise.losses.inputs import Samples
 from rankwise.threads import in_parts
 
-#: Samples per block on a CPU. torch runs operators on so few elements in the calling thread only. Our own threads then
+#: Entries per block on a CPU. torch runs operators on so few elements in the calling thread only. Our own threads then
 #: synchronize once per pass instead of once per operator, which is faster on a busy machine.
-BLOCK = 2**15 - 1
+ENTRIES_PER_BLOCK = 2**15 - 1
 
 #: Minimum number of blocks per thread.
-SHARE = 4
+BLOCKS_PER_THREAD = 4
 
 Result = TypeVar("Result")
 
@@ -61,7 +61,7 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
     count, classes = logits.shape
     if logits.device.type != "cpu":
         return [work(_whole(samples))] if count else []
-    step = max(1, BLOCK // classes)
+    step = max(1, ENTRIES_PER_BLOCK // classes)
     starts = list(range(0, count, step))
     first = torch.searchsorted(samples.rows, torch.tensor([*starts, count])).tolist()
     positives = list(itertools.starmap(slice, itertools.pairwise(first)))
@@ -69,21 +69,21 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
 
     def one(number: int) -> Result:
         rows, mine = slice(starts[number], starts[number] + step), positives[number]
-        place = samples.rows[mine] - rows.start, samples.classes[mine]
+        own = samples.rows[mine] - rows.start, samples.classes[mine]
         ignored, weight = (None if part is None else part[rows] for part in (samples.ignored, samples.weight))
-        return work(Block(rows, logits[rows], place, ignored, weight))
+        return work(Block(rows, logits[rows], own, ignored, weight))
 
     def some(begin: int, end: int) -> list[Result]:
         with torch.inference_mode(inference):
             return [one(number) for number in range(begin, end)]
 
-    return list(itertools.chain.from_iterable(in_parts(some, len(starts), SHARE)))
+    return list(itertools.chain.from_iterable(in_parts(some, len(starts), BLOCKS_PER_THREAD)))
 
 
 def _whole(samples: Samples) -> Block:
     """All samples as one block."""
     positives, ignored = (samples.rows, samples.classes), samples.ignored
-    if samples.there is not None:  # the number of positives is not known: exclude them with a mask
+    if samples.is_positive is not None:  # the number of positives is not known: exclude them with a mask
         classes = torch.arange(samples.logits.shape[1], device=samples.logits.device)
         ignored = (samples.labels.unsqueeze(1) == classes) | (samples.labels < 0).unsqueeze(1)
         positives = samples.rows[:0], samples.classes[:0]
@@ -107,7 +107,7 @@ def negative_regions(block: Block, p: Tensor, bins: int) -> Tensor:
     Args:
         block: The block.
         p: Its scores, [rows, C].
-        bins: Number of parts.
+        bins: Number of bins.
     """
     return block.only_negatives(score_region(p, bins), bins).flatten()
 

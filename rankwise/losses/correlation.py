@@ -13,7 +13,7 @@ from rankwise.eager import eager
 from rankwise.losses.base import Loss, Outcome, PositiveBoxes, check_loss
 from rankwise.losses.focal import FocalLoss
 from rankwise.losses.inputs import Samples, check_choice
-from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
 #: Values that differ by less count as equal, because their correlation would be that of rounding errors.
 ROUNDING = 1e-9
@@ -37,8 +37,8 @@ class CorrelationLoss(Loss):
     https://arxiv.org/abs/2301.01019
 
     Choices: the published code uses a softness of 1. Scores and qualities differ by less than 1, so every soft rank is
-        then linear in its value and Spearman's coefficient equals Pearson's. Here the softness is 0.01, close to true
-        ranks. The correlation is over the positives of this process, whatever the scope of the other loss.
+    then linear in its value and Spearman's coefficient equals Pearson's. Here the softness is 0.01, close to true
+    ranks. The correlation is over the positives of this process, whatever the scope of the other loss.
 
     Args:
         loss: The loss it is added to, by default focal loss. Its box loss is kept.
@@ -112,10 +112,10 @@ class _Addition(SamplewiseLoss):
         self.softness = softness
 
     @property
-    def looks(self) -> bool:
-        return True  # the ranks are computed on the host
+    def needs_sync(self) -> bool:
+        return True  # ranks are computed on the host
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         scores = samples.positives.double().sigmoid()
         coefficient, slope = self._correlated(scores, samples.positive_quality.double())
         gradient = torch.zeros_like(samples.values, memory_format=torch.contiguous_format)
@@ -167,7 +167,7 @@ def soft_rank(values: Tensor, softness: float) -> tuple[Tensor, Callable[[Tensor
     Returns:
         The ranks, and a function from gradients of the ranks to gradients of the values.
     """
-    from scipy.optimize import isotonic_regression  # importing the losses loads torch alone
+    from scipy.optimize import isotonic_regression  # here, because importing the losses loads only torch
 
     ordered, order = (values / softness).sort()
     exact = torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)

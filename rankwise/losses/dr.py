@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rankwise.losses.blocks import Block, over_blocks
 from rankwise.losses.inputs import Samples, check_choice
-from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
 
 class DRLoss(SamplewiseLoss):
@@ -24,8 +24,8 @@ class DRLoss(SamplewiseLoss):
     DR Loss: Improving Object Detection by Distributional Ranking, Qian et al. 2020, https://arxiv.org/abs/1907.10156
 
     Choices: as in the published code, the gradient also flows through the weights of the expectations, and all images
-        of the batch are compared together. The paper's text uses the mean over single images, which is
-        ``scope="image"``.
+    of the batch are compared together. The paper's text uses the mean over single images, which is
+    ``scope="image"``.
 
     Args:
         margin: The margin between positives and negatives.
@@ -66,10 +66,10 @@ class DRLoss(SamplewiseLoss):
         return self.scope == "image"
 
     @property
-    def looks(self) -> bool:
-        return self.scope == "image"  # how many images there are
+    def needs_sync(self) -> bool:
+        return self.scope == "image"  # it needs the number of images
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         group, groups = _groups(samples)
         mass, negatives = self._negative_scores(samples, group, groups)
         p = samples.positives.double().sigmoid()
@@ -77,20 +77,20 @@ class DRLoss(SamplewiseLoss):
         positives, slope = self._positive_scores(p, share, group[samples.rows], groups)
         gap = negatives - positives + self.margin
         loss = self.weight / self.smoothness * F.softplus(self.smoothness * gap).mean()
-        pull = self.weight / groups * torch.sigmoid(self.smoothness * gap)  # of each group's gap
+        pull = self.weight / groups * torch.sigmoid(self.smoothness * gap)  # per group
         gradient = self._negative_gradient(samples, group, negatives, pull / mass)
         lift = -pull[group[samples.rows]] * slope * p * (1 - p)
         samples.write(gradient, lift)
         return with_gradient(samples, loss, gradient, positives.mean(), negatives.mean())
 
     def _positive_scores(self, p: Tensor, share: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """The positives' expected score in each group, 1 where there are none, and its derivative by each score."""
+        """The expected score of the positives per group (1 without positives), and its derivative by each score."""
         mass, moment = _group_sums(share, group, groups), _group_sums(share * p, group, groups)
         expected = torch.where(mass > 0, moment / torch.where(mass > 0, mass, 1.0), 1.0)
         return expected, share / mass[group] * (1 - (p - expected[group]) / self.positive_temperature)
 
     def _negative_scores(self, samples: Samples, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """The sum of the negatives' unnormalised weights and their expected score in each group, 0 without any."""
+        """The sum of the unnormalized weights of the negatives per group, and their expected score, 0 without any."""
 
         def row_sums(block: Block) -> Tensor:
             p, share = self._negative_shares(block)
@@ -102,7 +102,7 @@ class DRLoss(SamplewiseLoss):
         return mass, moment / mass
 
     def _negative_gradient(self, samples: Samples, group: Tensor, expected: Tensor, pull: Tensor) -> Tensor:
-        """``pull`` times the gradient of the negatives' expected score, without the weights' sum: ``pull`` has it."""
+        """``pull`` times the gradient of the expected score of the negatives; ``pull`` includes the divisor."""
         logits = samples.values
         gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
         expected, pull = expected.to(logits.dtype), pull.to(logits.dtype)
@@ -118,13 +118,13 @@ class DRLoss(SamplewiseLoss):
         return gradient
 
     def _negative_shares(self, block: Block) -> tuple[Tensor, Tensor]:
-        """Scores of a block's samples and their unnormalised weights among the negatives, 0 for those who are none."""
+        """The scores of a block and their unnormalized weights, 0 for samples that are not negative."""
         p = block.logits.sigmoid()
         return p, block.only_negatives(p.sub(1).div_(self.negative_temperature).exp_())
 
 
 def _groups(samples: Samples) -> tuple[Tensor, int]:
-    """Which group each row is compared in, [A], and how many groups there are."""
+    """The group of each row, [A], and the number of groups."""
     if samples.image is None or not len(samples.logits):
         return samples.rows.new_zeros(len(samples.logits)), 1
     present, group = samples.image.unique(return_inverse=True)

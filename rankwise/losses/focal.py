@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, focal_sum
 
 
 class FocalLoss(SamplewiseLoss):
@@ -30,5 +30,5 @@ class FocalLoss(SamplewiseLoss):
         self.alpha = alpha
         self.gamma = gamma
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         return focal_sum(samples, self.gamma, 1 - self.alpha, 1.0, self.alpha, self.gamma)

@@ -51,13 +51,13 @@ def distribution_focal(distribution: Tensor, distances: Tensor) -> Tensor:
 
     Args:
         distribution: Logits over the bins 0 to n, [..., n + 1].
-        distances: True distances in bins, [...]; those outside 0 to n are taken to the nearer end.
+        distances: True distances in bins, [...]; those outside 0 to n are clamped.
     """
     log_share = distribution.float().log_softmax(-1)
     last = distribution.shape[-1] - 1
     distance = distances.detach().to(log_share.dtype).clamp(0, last)
     lower = distance.floor().clamp(max=last - 1).long()
-    share = distance - lower  # how much of it the upper bin has
+    share = distance - lower  # weight of the upper bin
     below = log_share.gather(-1, lower.unsqueeze(-1)).squeeze(-1)
     above = log_share.gather(-1, lower.unsqueeze(-1) + 1).squeeze(-1)
     return torch.lerp(-below, -above, share)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from rankwise.distributed import all_reduce_mean
 from rankwise.losses.blocks import Block, histogram, negative_regions, over_blocks, score_region, total
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
 
 class GHMLoss(SamplewiseLoss):
@@ -22,8 +22,8 @@ class GHMLoss(SamplewiseLoss):
     Gradient Harmonized Single-stage Detector, Li et al. 2019, https://arxiv.org/abs/1811.05181
 
     Choices: as in the published code, the mean is over the non-empty regions (the paper's text uses all ``bins``), and
-        the average of an empty region does not change. Averages start at the first count, not at zero. Samples are
-        counted over all processes. The averages are buffers and are only updated in training mode.
+    the average of an empty region does not change. Averages start at the first count, not at zero. Samples are
+    counted over all processes. The averages are buffers and are only updated in training mode.
 
     Args:
         bins: Number of regions.
@@ -43,7 +43,7 @@ class GHMLoss(SamplewiseLoss):
         self.momentum = momentum
         self.register_buffer("counts", torch.zeros(bins, dtype=torch.float64))
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         detached, positives = samples.values, samples.positives
         regions = samples.only_positives(score_region(positives.neg().sigmoid(), self.bins), self.bins)  # [P]
         now = all_reduce_mean(self._count(samples) + histogram(regions, self.bins + 1)[: self.bins])
@@ -52,7 +52,7 @@ class GHMLoss(SamplewiseLoss):
         if self.training:
             self.counts.copy_(average)
         weights = (now > 0) / average.clamp(min=1e-12) / (now > 0).sum().clamp(min=1)
-        weights = F.pad(weights.to(detached.dtype), (0, 1))  # the last is of samples that do not count
+        weights = F.pad(weights.to(detached.dtype), (0, 1))  # the last one is for samples that do not count
 
         gradient = torch.empty_like(detached, memory_format=torch.contiguous_format)
         negative = self._negatives(samples, weights, gradient)
@@ -61,7 +61,7 @@ class GHMLoss(SamplewiseLoss):
         return with_gradient(samples, positive + negative, gradient, positive, negative)
 
     def _count(self, samples: Samples) -> Tensor:
-        """How many negatives are in each region."""
+        """Number of negatives per region."""
 
         def count(block: Block) -> Tensor:
             regions = negative_regions(block, block.logits.sigmoid(), self.bins)
@@ -70,7 +70,7 @@ class GHMLoss(SamplewiseLoss):
         return total(over_blocks(samples, count), like=samples.rows.new_zeros(self.bins + 1))[: self.bins]
 
     def _negatives(self, samples: Samples, weights: Tensor, gradient: Tensor) -> Tensor:
-        """The negatives' loss; their gradient is written to ``gradient``."""
+        """The loss of the negatives; writes their gradient to ``gradient``."""
 
         def negatives_of(block: Block) -> Tensor:
             p = block.logits.sigmoid()

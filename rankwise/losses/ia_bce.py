@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, focal_sum
 
 #: Minimum target of a positive, as published.
 LEAST_TARGET = 0.01
@@ -35,6 +35,6 @@ class IABCELoss(SamplewiseLoss):
         self.alpha = alpha
         self.gamma = gamma
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         target = samples.positives.sigmoid().pow(self.alpha) * samples.positive_quality.pow(1 - self.alpha)
         return focal_sum(samples, self.gamma, 1.0, target.clamp(min=LEAST_TARGET))

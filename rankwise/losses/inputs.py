@@ -17,8 +17,8 @@ from rankwise.pairsums import ROUNDING, bad_labels, bad_numbers, bad_quality
 class Samples:
     """The samples of a batch.
 
-    On a GPU, reading values would make the host wait. Without it, ``rows`` are all rows, and ``there`` is a mask of the
-    positive ones.
+    On a GPU, reading values would make the host wait. If they are not read, ``rows`` are all rows, and ``is_positive``
+    is a mask of the positive ones.
 
     Attributes:
         logits: At least float32, attached to the graph, [A, C].
@@ -31,7 +31,7 @@ class Samples:
         ignored: Ignored entries, bool [A, 1] or [A, C]; None if there are none.
         weight: Weight of each entry, [A, C]; None if all are 1.
         normalizer: Divisor instead of the number of positives, or None.
-        there: Mask of the positives among ``rows``, bool [P], if values were not read; None if all are positives.
+        is_positive: Mask of the positives among ``rows``, bool [P], if values were not read; None if all are positives.
     """
 
     logits: Tensor
@@ -43,7 +43,7 @@ class Samples:
     ignored: Tensor | None = None
     weight: Tensor | None = None
     normalizer: Tensor | None = None
-    there: Tensor | None = None
+    is_positive: Tensor | None = None
 
     @property
     def positive_quality(self) -> Tensor:
@@ -55,7 +55,7 @@ class Samples:
     def values(self) -> Tensor:
         """The detached logits, with zeros in ignored rows if these were not checked, [A, C]."""
         values = self.logits.detach()
-        return values if self.there is None or self.ignored is None else values.masked_fill(self.ignored, 0)
+        return values if self.is_positive is None or self.ignored is None else values.masked_fill(self.ignored, 0)
 
     @cached_property
     def positives(self) -> Tensor:
@@ -65,27 +65,27 @@ class Samples:
     @cached_property
     def number(self) -> Tensor:
         """Number of positives, a scalar in the dtype of the logits."""
-        if self.there is None:
+        if self.is_positive is None:
             return torch.full((), len(self.rows), dtype=self.logits.dtype, device=self.logits.device)
-        return self.there.sum(dtype=self.logits.dtype)
+        return self.is_positive.sum(dtype=self.logits.dtype)
 
     @cached_property
-    def sound(self) -> Tensor | None:
+    def validity(self) -> Tensor | None:
         """1 if logits and labels are valid, otherwise NaN, a scalar; None if they were checked before."""
-        if self.there is None:
+        if self.is_positive is None:
             return None
         right = self.values.isfinite().all() & ((self.labels >= -1) & (self.labels <= self.logits.shape[1])).all()
         return torch.where(right, 1.0, torch.nan).to(self.logits.dtype)
 
     def only_positives(self, values: Tensor, otherwise: float = 0) -> Tensor:
         """``values`` [P], set to ``otherwise`` in rows that are not positive."""
-        return values if self.there is None else values.where(self.there, otherwise)
+        return values if self.is_positive is None else values.where(self.is_positive, otherwise)
 
     def write(self, gradient: Tensor, slope: Tensor) -> None:
         """Writes the gradient of the positives [P] to ``gradient`` [A, C]."""
         slope = slope.to(gradient.dtype)
-        if self.there is not None:
-            slope = slope.where(self.there, gradient[self.rows, self.classes])
+        if self.is_positive is not None:
+            slope = slope.where(self.is_positive, gradient[self.rows, self.classes])
         gradient[self.rows, self.classes] = slope
 
 
@@ -97,7 +97,7 @@ def read_samples(
     *,
     needs_quality: bool = False,
     needs_image: bool = False,
-    look: bool = True,
+    sync: bool = True,
     rows: Tensor | None = None,
 ) -> Samples:
     """Checks the arguments of a loss and finds the positives.
@@ -109,28 +109,22 @@ def read_samples(
         image: Integers with the shape of the labels; for [B, A, C] logits, the first dimension by default.
         needs_quality: Whether the loss uses the quality; if not, it is not checked.
         needs_image: Whether the loss uses the image indices; if not, they are not checked.
-        look: Whether to read values on the host, which waits for a GPU. If not, invalid values make the loss NaN.
+        sync: Whether to read values on the host, which waits for a GPU. If not, invalid values make the loss NaN.
         rows: The rows of the positives, ascending, if known.
 
     Raises:
         ValueError: If an argument is missing, of the wrong shape or type, out of range, NaN or infinite.
     """
     logits, labels, quality, image = flat(logits, labels, quality, image)
-    check_arguments(logits, labels, quality if needs_quality else None, image if needs_image else None)
-    if needs_quality and quality is None:
-        raise ValueError(
-            "this loss needs the argument quality: the IoU of the predicted box of each positive with its ground "
-            "truth, float [samples]"
-        )
-    if needs_image and image is None:
-        raise ValueError('scope="image" needs the argument image: the image of each row, int64 [samples]')
+    quality, image = check_arguments(logits, labels, quality, image, needs_quality, needs_image)
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    quality, image = quality if needs_quality else None, image if needs_image else None
-    return (_looked_at if look else _unseen)(logits, labels.long(), quality, image, rows)
+    if sync:
+        return _read_with_sync(logits, labels.long(), quality, image, rows)
+    return _read_without_sync(logits, labels.long(), quality, image)
 
 
-def _looked_at(
+def _read_with_sync(
     logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None, rows: Tensor | None
 ) -> Samples:
     classes = logits.shape[1]
@@ -149,15 +143,15 @@ def _looked_at(
     return Samples(logits, labels, rows, labels[rows], quality, image, ignored)
 
 
-def _unseen(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None, _: Tensor | None) -> Samples:
-    there = (labels >= 0) & (labels < logits.shape[1])
+def _read_without_sync(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Samples:
+    is_positive = (labels >= 0) & (labels < logits.shape[1])
     if quality is not None:
         quality = quality.detach().to(logits.dtype)
         right = (quality - 0.5).abs() <= 0.5 + ROUNDING
-        quality = quality.clamp(0, 1).where(right, torch.nan).where(there, 0)
+        quality = quality.clamp(0, 1).where(right, torch.nan).where(is_positive, 0)
     rows = torch.arange(len(labels), device=labels.device)
     own = labels.clamp(0, logits.shape[1] - 1)
-    return Samples(logits, labels, rows, own, quality, image, (labels < 0).unsqueeze(1), there=there)
+    return Samples(logits, labels, rows, own, quality, image, (labels < 0).unsqueeze(1), is_positive=is_positive)
 
 
 def flat(
@@ -226,8 +220,30 @@ def check_finite(logits: Tensor) -> None:
             raise ValueError(bad_numbers("logits", logits))
 
 
-def check_arguments(logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> None:
-    """Raises a ValueError if the shapes or dtypes of the arguments are wrong."""
+def check_arguments(
+    logits: Tensor,
+    labels: Tensor,
+    quality: Tensor | None,
+    image: Tensor | None,
+    needs_quality: bool,
+    needs_image: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Checks that all needed arguments are given, with the right shapes and dtypes.
+
+    Returns:
+        Quality and image, or None if they are not needed.
+
+    Raises:
+        ValueError: If an argument is missing or wrong.
+    """
+    if needs_quality and quality is None:
+        raise ValueError(
+            "this loss needs the argument quality: the IoU of the predicted box of each positive with its ground "
+            "truth, float [samples]"
+        )
+    if needs_image and image is None:
+        raise ValueError('scope="image" needs the argument image: the image of each row, int64 [samples]')
+    quality, image = quality if needs_quality else None, image if needs_image else None
     if logits.ndim != 2 or logits.shape[1] == 0 or not logits.is_floating_point():
         raise ValueError(
             f"logits must be floating point of shape [samples, classes], got {logits.dtype} {list(logits.shape)}"
@@ -237,6 +253,7 @@ def check_arguments(logits: Tensor, labels: Tensor, quality: Tensor | None, imag
         _check_rows("quality", quality, len(logits), integer=False)
     if image is not None:
         _check_rows("image", image, len(logits), integer=True)
+    return quality, image
 
 
 def _check_rows(name: str, value: Tensor, count: int, integer: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, focal_sum
 
 
 class MALoss(SamplewiseLoss):
@@ -28,6 +28,6 @@ class MALoss(SamplewiseLoss):
         self.gamma = gamma
         self.alpha = alpha
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         target = samples.positive_quality.pow(self.gamma)
         return focal_sum(samples, self.gamma, self.alpha, target, constant_weight=True)

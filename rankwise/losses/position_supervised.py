@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, focal_sum
 
 
 class PositionSupervisedLoss(SamplewiseLoss):
@@ -43,7 +43,7 @@ class PositionSupervisedLoss(SamplewiseLoss):
     def reads_image(self, image: Tensor | None) -> bool:
         return image is not None
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         target = _over_best(samples.positive_quality.pow(self.power), samples)
         return focal_sum(samples, self.gamma, 1 - self.alpha, target, self.alpha, self.gamma)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, focal_sum
 
 
 class QualityFocalLoss(SamplewiseLoss):
@@ -26,5 +26,5 @@ class QualityFocalLoss(SamplewiseLoss):
             raise ValueError(f"beta must be at least 0, got {beta}")
         self.beta = beta
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         return focal_sum(samples, self.beta, 1.0, samples.positive_quality, 1.0, self.beta)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankwise.losses.blocks import Block, negative_regions, over_blocks, total
 from rankwise.losses.inputs import Samples, check_choice
-from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 from rankwise.pairsums import Method, product_sums
 
 #: Pairs of positives per block of the dense method: 4 million take 32 MB.
@@ -31,9 +31,9 @@ class RankDetLoss(SamplewiseLoss):
     https://openaccess.thecvf.com/content/CVPR2021/html/Liu_RankDetNet_Delving_Into_Ranking_Constraints_for_Object_Detection_CVPR_2021_paper.html
 
     Choices: negatives are all samples that are not positive, including the other classes of positive rows, which also
-        covers the ranking within each class of the paper. The paper only pairs positives of the same pyramid level,
-        which is unknown to a loss here. Only the scores get gradients. The paper starts from a detector warmed up with
-        focal loss, because gradients are small if scores are near 0. All samples of this process are ranked together.
+    covers the ranking within each class of the paper. The paper only pairs positives of the same pyramid level,
+    which is unknown to a loss here. Only the scores get gradients. The paper starts from a detector warmed up with
+    focal loss, because gradients are small if scores are near 0. All samples of this process are ranked together.
 
     Args:
         alpha: α, the steepness of the error of a pair.
@@ -55,10 +55,10 @@ class RankDetLoss(SamplewiseLoss):
         self.method: Method = method
 
     @property
-    def looks(self) -> bool:
-        return True  # pairs of positives
+    def needs_sync(self) -> bool:
+        return True  # for the pairs of positives
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         detached, scores = samples.values, samples.positives.double().sigmoid()
         count, mean = self._negative_groups(samples)
         ranking, pull, push = self._ranking(scores, mean, count > 0)
@@ -68,7 +68,7 @@ class RankDetLoss(SamplewiseLoss):
         return with_gradient(samples, ranking + among, gradient, ranking, among)
 
     def _negative_groups(self, samples: Samples) -> tuple[Tensor, Tensor]:
-        """How many negatives each group has, and their mean score, float64 [groups]."""
+        """Number of negatives per group, and their mean score, float64 [groups]."""
 
         def sums(block: Block) -> Tensor:
             p = block.logits.sigmoid()
@@ -80,12 +80,12 @@ class RankDetLoss(SamplewiseLoss):
         return count, score / count.clamp(min=1)
 
     def _ranking(self, scores: Tensor, mean: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The ranking loss, with its gradients by the positives' scores [P] and by the groups' mean scores [groups]."""
+        """The ranking loss and its gradients by the scores of positives [P] and the mean scores of groups [groups]."""
         if self.method == "dense":
             errors = torch.exp(self.alpha * (mean - scores[:, None])) * present  # [P, groups]
             terms = errors.square() / errors.sum().clamp(min=1e-12)
             return terms.sum(), -self.alpha * terms.sum(1), self.alpha * terms.sum(0)
-        # An error is a product of a factor of the positive and one of the group, and so are its square and the sums.
+        # Each error is a product of a factor of the positive and a factor of the group, and so are squares and sums.
         low, high = torch.exp(-self.alpha * scores), torch.exp(self.alpha * mean) * present
         total = (low.sum() * high.sum()).clamp(min=1e-12)
         of_positives = low.square() * (high.square().sum() / total)
@@ -93,7 +93,7 @@ class RankDetLoss(SamplewiseLoss):
         return of_groups.sum(), -self.alpha * of_positives, self.alpha * of_groups
 
     def _sorting(self, scores: Tensor, quality: Tensor, classes: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """The IoU-guided loss, with its gradient by the positives' scores [P]."""
+        """The IoU-guided loss and its gradient by the scores of positives [P]."""
         values = torch.stack([torch.ones_like(quality), quality], 1)
         sums = self._dense_sums if self.method == "dense" else product_sums
         errors = sums(scores, quality, classes, number, self.alpha, values[:, :1])[:, 0]
@@ -115,7 +115,7 @@ class RankDetLoss(SamplewiseLoss):
         return result
 
     def _negative_gradient(self, samples: Samples, push: Tensor) -> Tensor:
-        """The gradient of the logits from what each group's members are pushed by; of positives it is to be set."""
+        """The gradient of the logits, given that of a member of each group; the caller sets that of positives."""
         gradient = torch.empty_like(samples.logits.detach(), memory_format=torch.contiguous_format)
         push = torch.nn.functional.pad(push, (0, 1)).to(gradient.dtype)
 

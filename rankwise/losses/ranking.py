@@ -88,22 +88,8 @@ class RankingLoss(Loss):
         """The loss, values for logging, and the box weight of each row."""
         logits, labels, quality, image = flat(logits, labels, quality, image)
         needs_quality, needs_image = self.spec.needs_quality, self.spec.scope == "image"
-        check_arguments(logits, labels, quality if needs_quality else None, image if needs_image else None)
-        if needs_quality and quality is None:
-            raise ValueError(
-                "the argument quality is missing: float [A], the IoU of the predicted box of each positive"
-            )
-        if needs_image and image is None:
-            raise ValueError('scope="image" needs the argument image: the image of each row, int64 [samples]')
-        return compute(
-            logits,
-            labels,
-            quality if needs_quality else None,
-            image if needs_image else None,
-            self.spec,
-            self.method,
-            self.check,
-        )
+        quality, image = check_arguments(logits, labels, quality, image, needs_quality, needs_image)
+        return compute(logits, labels, quality, image, self.spec, self.method, self.check)
 
     def extra_repr(self) -> str:
         settings = {

@@ -21,7 +21,7 @@ from rankwise.losses.inputs import Samples, flat, read_samples
 from rankwise.losses.second_order import unshared
 
 
-class Found(NamedTuple):
+class ValueAndGradient(NamedTuple):
     """The value of a loss with its gradient.
 
     Attributes:
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 class SamplewiseLoss(Loss):
-    """A loss with one term per sample, computed by ``of``."""
+    """A loss with one term per sample, computed by ``compute``."""
 
     #: Whether it uses the quality of positives.
     needs_quality: ClassVar[bool] = True
@@ -56,12 +56,12 @@ class SamplewiseLoss(Loss):
         self.handle = handle(self)  # a copy needs its own
 
     @property
-    def looks(self) -> bool:
-        """Whether it needs the number of positives on the host, which then waits for a GPU."""
+    def needs_sync(self) -> bool:
+        """Whether it reads values, such as the number of positives, on the host, which then waits for a GPU."""
         return False
 
     @abstractmethod
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         """The loss of the samples and its gradient, computed without autograd."""
 
     def reads_image(self, image: Tensor | None) -> bool:
@@ -81,7 +81,7 @@ class SamplewiseLoss(Loss):
         quality: Tensor | None = None,
         image: Tensor | None = None,
     ) -> Outcome:
-        if type(self).outcome is not SamplewiseLoss.outcome:  # a subclass with an outcome of its own
+        if type(self).outcome is not SamplewiseLoss.outcome:  # a subclass that overrides outcome
             return self.outcome(logits, labels, quality, image)
         return self._outcome(rows, logits, labels, quality, image)
 
@@ -119,12 +119,12 @@ class SamplewiseLoss(Loss):
             image,
             needs_quality=self.needs_quality,
             needs_image=self.reads_image(image),
-            look=self.looks or logits.device.type == "cpu",
+            sync=self.needs_sync or logits.device.type == "cpu",
             rows=rows,
         )
 
     def _differentiable(self, samples: Samples) -> Outcome:
-        found = self.of(samples)
+        found = self.compute(samples)
         loss = _KnownGradient.apply(samples.logits, found.loss, found.gradient, found.scale)
         dtype = samples.logits.dtype
         parts = zip(self.log, (part.to(dtype) for part in found.parts), strict=True)
@@ -138,7 +138,7 @@ def _operator(
     """The loss with this handle, in a compiled graph: loss, scalars to log, gradient."""
     loss: SamplewiseLoss = of_handle(handle)
     samples = loss._read(None, logits, labels, quality, image)
-    found = loss.of(samples)
+    found = loss.compute(samples)
     gradient = found.gradient if found.scale is None else found.gradient * found.scale
     parts = torch.stack([part.to(samples.logits.dtype) for part in (samples.number, *found.parts)])
     return [found.loss.clone(), parts, gradient]
@@ -182,19 +182,21 @@ class _KnownGradient(torch.autograd.Function):
         if scale is not None:
             upstream = upstream * scale
         elif upstream.device.type == "cpu" and upstream.item() == 1:
-            # A sum of losses passes on ones: one pass over the samples less.
+            # Usually the case for a sum of losses; saves a pass over the samples.
             return unshared(gradient), None, None, None
         return gradient * upstream, None, None, None
 
 
-def with_gradient(samples: Samples, loss: Tensor, gradient: Tensor, *parts: Tensor) -> Found:
+def with_gradient(samples: Samples, loss: Tensor, gradient: Tensor, *parts: Tensor) -> ValueAndGradient:
     """A loss with its gradient; both are NaN if unchecked samples are invalid."""
     loss = loss.to(samples.logits.dtype)
-    return Found(loss if samples.sound is None else loss * samples.sound, gradient, parts, samples.sound)
+    return ValueAndGradient(
+        loss if samples.validity is None else loss * samples.validity, gradient, parts, samples.validity
+    )
 
 
 def world_positives(samples: Samples, number: Tensor | None = None) -> Tensor:
-    """What sums are divided by: if not given, the positives a process has on average, at least 1 in all."""
+    """The divisor of sums: the normalizer, or the mean number of positives per process, at least 1 in total."""
     if samples.normalizer is not None:
         return samples.normalizer
     return all_reduce_mean(samples.number if number is None else number).clamp(min=1 / world_size())
@@ -208,7 +210,7 @@ def focal_sum(
     positive_weight: Tensor | float = 1.0,
     positive_gamma: float = 0.0,
     constant_weight: bool = False,
-) -> Found:
+) -> ValueAndGradient:
     """The sum over all samples for losses of the focal family: cross entropy weighted by the error of the score.
 
     - negatives: ``weight`` · p^γ · −log(1 − p), p = sigmoid(x)
@@ -230,7 +232,7 @@ def focal_sum(
         The sum over all samples divided by the number of positives (:func:`world_positives`), with its two parts.
     """
     own = target, positive_weight, positive_gamma
-    if samples.there is not None and _has_kernel(samples.logits):
+    if samples.is_positive is not None and _has_kernel(samples.logits):
         return _by_kernel(samples, gamma, weight, own, constant_weight)
     logits, count = samples.values, world_positives(samples)
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
@@ -283,11 +285,11 @@ def _by_kernel(
     weight: float,
     positives: tuple[Tensor | float, Tensor | float, float],
     constant_weight: bool,
-) -> Found:
+) -> ValueAndGradient:
     from rankwise.losses.focal_triton import focal_sums
 
     logits = samples.logits.detach()
     sums, gradient = focal_sums(logits, samples.labels, *positives, weight, gamma, constant_weight)
     scale = torch.where(sums[3] > 0, torch.nan, 1.0) / world_positives(samples, sums[2])
     positive, negative, loss = (torch.cat([sums[:2], sums[:2].sum(0, keepdim=True)]) * scale).to(logits.dtype)
-    return Found(loss, gradient, (positive, negative), scale.to(logits.dtype))
+    return ValueAndGradient(loss, gradient, (positive, negative), scale.to(logits.dtype))

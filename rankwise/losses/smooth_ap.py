@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rankwise.losses.inputs import Samples, check_choice
-from rankwise.losses.samplewise import Found, SamplewiseLoss, with_gradient
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
 #: Beyond this, the sigmoid is 0 or 1 in float64 and its derivative is below 1e-26.
 SATURATED = 60.0
@@ -29,9 +29,9 @@ class SmoothAPLoss(SamplewiseLoss):
     https://arxiv.org/abs/2007.12163
 
     Choices: f = sigmoid(x), because the published code ranks similarities, which are bounded like scores, and τ is
-        chosen for that range. All samples of this process are ranked together. Pairs so far apart that S is 0 or 1 in
-        float64 are counted; the others are computed one by one, so a batch with many similar scores costs positives
-        times negatives. It is included for comparison.
+    chosen for that range. All samples of this process are ranked together. Pairs so far apart that S is 0 or 1 in
+    float64 are counted; the others are computed one by one, so a batch with many similar scores costs positives
+    times negatives. It is included for comparison.
 
     Args:
         temperature: τ, the softness of a step.
@@ -51,10 +51,10 @@ class SmoothAPLoss(SamplewiseLoss):
         self.method: Method = method
 
     @property
-    def looks(self) -> bool:
-        return True  # pairs of positives
+    def needs_sync(self) -> bool:
+        return True  # for the pairs of positives
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         with torch.no_grad():
             scores = samples.logits.detach().double().sigmoid()
             negative = torch.ones_like(scores, dtype=torch.bool)
@@ -65,10 +65,10 @@ class SmoothAPLoss(SamplewiseLoss):
             number = max(1, len(positives))
             above, slope_above = self._sums(positives, negatives)
             among, slope_among = self._sums(positives, positives)
-            among = among + 0.5  # u itself is in the sum with 1/2, and counts 1
+            among = among + 0.5  # u itself contributes 1/2 to the sum, but counts 1
             rank = among + above
             loss = (1 - among / rank).sum() / number
-            # L falls with rank⁺ by above / rank², and rises with the negatives' part by rank⁺ / rank².
+            # dL/d(rank⁺) = -above / rank², and the derivative by the sum over the negatives is rank⁺ / rank².
             push, pull = among / rank.square() / number, -above / rank.square() / number
             gradient = torch.zeros_like(scores)
             gradient[negative] = self._adjoint(positives, negatives, push)
@@ -79,7 +79,7 @@ class SmoothAPLoss(SamplewiseLoss):
         return with_gradient(samples, loss, gradient.to(samples.logits.dtype), precision)
 
     def _sums(self, positives: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """For each positive the sums of S and of its slope over the others, float64 [P]."""
+        """The sums of S and of its slope over the others, per positive, float64 [P]."""
         ordered, order, first, last = self._near(positives, others)
         total, slope = (len(others) - last).double(), torch.zeros_like(positives)
         for some in self._blocks(last - first):
@@ -90,7 +90,7 @@ class SmoothAPLoss(SamplewiseLoss):
         return total, slope
 
     def _adjoint(self, positives: Tensor, others: Tensor, weights: Tensor) -> Tensor:
-        """For each of the others the sum of weights · slope over the positives, float64."""
+        """The sum of weights · slope over the positives, for each of the others, float64."""
         ordered, order, first, last = self._near(positives, others)
         result = torch.zeros_like(others)
         for some in self._blocks(last - first):
@@ -100,19 +100,19 @@ class SmoothAPLoss(SamplewiseLoss):
         return result
 
     def _slope(self, z: Tensor, u: Tensor, v: Tensor, same: bool) -> Tensor:
-        """The slope of S at each pair; 0 for a positive with itself, whose two parts would cancel but for rounding."""
+        """The slope of S for each pair; 0 for a positive with itself, whose contributions cancel."""
         slope = z.sigmoid() * z.neg().sigmoid() / self.temperature
         return slope * (u != v) if same else slope
 
     def _near(self, positives: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The others in rising order, where each was, and for each positive which of them are near: first, end."""
+        """The others sorted, their original indices, and the range (first, end) of those close to each positive."""
         ordered, order = others.sort()
         reach = SATURATED * self.temperature if self.method == "fast" else 2.0
         first = torch.searchsorted(ordered, positives - reach)
         return ordered, order, first, torch.searchsorted(ordered, positives + reach, right=True)
 
     def _blocks(self, sizes: Tensor) -> list[Tensor]:
-        """The positives in blocks of bounded numbers of pairs."""
+        """Splits the positives into blocks with a limited number of pairs."""
         if not len(sizes):
             return []
         block = sizes.cumsum(0) // PAIRS
@@ -124,7 +124,7 @@ class SmoothAPLoss(SamplewiseLoss):
 
 
 def _pairs(some: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """All pairs of these positives with those that are near to them."""
+    """All pairs of these positives with the samples close to them."""
     sizes = (last - first)[some]
     u = some.repeat_interleave(sizes)
     start = sizes.cumsum(0) - sizes

@@ -17,7 +17,7 @@ def transforming() -> bool:
 
 
 class _Plain(torch.autograd.Function):
-    """A function of the logits; in ``forward`` they are plain tensors, whatever wraps them outside."""
+    """A function of the logits, which are unwrapped tensors in ``forward``."""
 
     @staticmethod
     def forward(logits: Tensor, call: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -43,11 +43,11 @@ class _Plain(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, *_: Any) -> Any:
         raise RuntimeError(
             "torch.vmap cannot batch this loss, whose samples are ranked against each other: call it once per batch, "
-            "or give logits [B, A, C] to rank each image by itself or all together (scope)"
+            "or pass logits [B, A, C], which are ranked per image or together, depending on scope"
         )
 
 
 def plain(call: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """``call(logits)`` with its gradient, where a transform of ``torch.func`` has wrapped the logits."""
+    """``call(logits)`` with its gradient, for logits wrapped by a transform of ``torch.func``."""
     value: Tensor = _Plain.apply(logits, call)[0]
     return value

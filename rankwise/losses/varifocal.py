@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.losses.inputs import Samples
-from rankwise.losses.samplewise import Found, SamplewiseLoss, focal_sum
+from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, focal_sum
 
 
 class VarifocalLoss(SamplewiseLoss):
@@ -29,6 +29,6 @@ class VarifocalLoss(SamplewiseLoss):
         self.alpha = alpha
         self.gamma = gamma
 
-    def of(self, samples: Samples) -> Found:
+    def compute(self, samples: Samples) -> ValueAndGradient:
         quality = samples.positive_quality
         return focal_sum(samples, self.gamma, self.alpha, quality, quality)

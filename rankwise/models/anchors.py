@@ -52,7 +52,7 @@ class Anchors:
     """
 
     # Multi-scale training uses a few dozen sizes; beyond that, the oldest entry is dropped.
-    _REMEMBERED = 64
+    _CACHED = 64
 
     def __init__(self, settings: AnchorSettings, strides: Sequence[int]) -> None:
         if settings.levels and len(settings.levels) != len(strides):
@@ -69,7 +69,7 @@ class Anchors:
         if key not in self._made:
             with torch.inference_mode(False):  # anchors created during inference must also work in training
                 self._made[key] = self.make(sizes, device)
-            if len(self._made) > self._REMEMBERED:
+            if len(self._made) > self._CACHED:
                 self._made.popitem(last=False)
         return self._made[key]
 
@@ -82,8 +82,8 @@ class Anchors:
             ys = (torch.arange(height, device=device, dtype=torch.float32) + offset) * stride
             xs = (torch.arange(width, device=device, dtype=torch.float32) + offset) * stride
             grid_y, grid_x = torch.meshgrid(ys, xs, indexing="ij")
-            centres = torch.stack([grid_x, grid_y, grid_x, grid_y], dim=-1).reshape(-1, 1, 4)
-            level = (centres + cell).reshape(-1, 4)
+            centers = torch.stack([grid_x, grid_y, grid_x, grid_y], dim=-1).reshape(-1, 1, 4)
+            level = (centers + cell).reshape(-1, 4)
             boxes.append(level)
             strides.append(torch.full_like(level[:, 0], stride))
         level_sizes = tuple(height * width * self.settings.per_location for height, width in sizes)

@@ -69,7 +69,7 @@ class Backbone(nn.Module):
         self.strides = settings.strides
         self._chosen = chosen
         self._channels_last_output = str(getattr(net, "output_fmt", "NCHW")).endswith("NHWC")
-        self._still: list[str] = []  # norms that are not trained; by name, because they may be converted
+        self._frozen_norms: list[str] = []  # by name, because norms may be converted
         self._freeze(settings)
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -80,7 +80,7 @@ class Backbone(nn.Module):
 
     def train(self, mode: bool = True) -> Backbone:
         super().train(mode)
-        for name in self._still:
+        for name in self._frozen_norms:
             self.net.get_submodule(name).eval()
         return self
 
@@ -96,7 +96,7 @@ class Backbone(nn.Module):
                         parameter.requires_grad_(False)
                 untrained = bool(own) and not any(parameter.requires_grad for parameter in own)
                 if untrained or settings.frozen_norm:
-                    self._still.append(name)
+                    self._frozen_norms.append(name)
         self.train(self.training)
 
     def _before(self, settings: BackboneSettings) -> list[nn.Parameter]:

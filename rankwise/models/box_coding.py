@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rankwise.boxes import centres_and_sizes, distances
+from rankwise.boxes import at_least_float32, centers_and_sizes, distances
 from rankwise.models.settings import HeadSettings
 
 
@@ -45,19 +45,19 @@ class DeltaCoder(BoxCoder):
         self.std = tuple(std)
 
     def encode(self, boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        anchor_centres, anchor_sizes = centres_and_sizes(anchors)
-        centres, sizes = centres_and_sizes(boxes)
-        shift = (centres - anchor_centres) / anchor_sizes
+        anchor_centers, anchor_sizes = centers_and_sizes(anchors)
+        centers, sizes = centers_and_sizes(boxes)
+        shift = (centers - anchor_centers) / anchor_sizes
         growth = (sizes.clamp(min=1e-6) / anchor_sizes).log()
         return torch.cat([shift, growth], dim=-1) / boxes.new_tensor(self.std)
 
     def decode(self, codes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        codes = _at_least_float32(codes)
+        codes = at_least_float32(codes)
         codes = codes * codes.new_tensor(self.std)
-        centres, sizes = centres_and_sizes(anchors)
-        centres = centres + codes[..., :2] * sizes
+        centers, sizes = centers_and_sizes(anchors)
+        centers = centers + codes[..., :2] * sizes
         half = 0.5 * sizes * codes[..., 2:].clamp(max=math.log(self.LARGEST)).exp()
-        return torch.cat([centres - half, centres + half], dim=-1)
+        return torch.cat([centers - half, centers + half], dim=-1)
 
 
 class DistanceCoder(BoxCoder):
@@ -74,7 +74,7 @@ class DistanceCoder(BoxCoder):
         return distances(boxes, anchors, strides).clamp(min=1e-3).log()
 
     def decode(self, codes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        lengths = _at_least_float32(codes).clamp(max=math.log(self.LARGEST)).exp()
+        lengths = at_least_float32(codes).clamp(max=math.log(self.LARGEST)).exp()
         return _boxes_from_distances(lengths, anchors, strides)
 
 
@@ -85,7 +85,7 @@ class ReluDistanceCoder(DistanceCoder):
         return distances(boxes, anchors, strides).clamp(min=0)
 
     def decode(self, codes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        return _boxes_from_distances(_at_least_float32(codes).relu(), anchors, strides)
+        return _boxes_from_distances(at_least_float32(codes).relu(), anchors, strides)
 
 
 class IntegralCoder(BoxCoder):
@@ -106,7 +106,7 @@ class IntegralCoder(BoxCoder):
         return share.log().flatten(-2)
 
     def decode(self, codes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-        probabilities = _at_least_float32(codes).unflatten(-1, (4, self.bins + 1)).softmax(dim=-1)
+        probabilities = at_least_float32(codes).unflatten(-1, (4, self.bins + 1)).softmax(dim=-1)
         positions = torch.arange(self.bins + 1, device=codes.device, dtype=probabilities.dtype)
         return _boxes_from_distances(probabilities @ positions, anchors, strides)
 
@@ -121,10 +121,6 @@ def box_coder(settings: HeadSettings) -> BoxCoder:
 
 
 def _boxes_from_distances(lengths: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-    centres, _ = centres_and_sizes(anchors)
+    centers, _ = centers_and_sizes(anchors)
     lengths = lengths * strides[..., None]
-    return torch.cat([centres - lengths[..., :2], centres + lengths[..., 2:]], dim=-1)
-
-
-def _at_least_float32(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
+    return torch.cat([centers - lengths[..., :2], centers + lengths[..., 2:]], dim=-1)

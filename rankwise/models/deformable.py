@@ -15,7 +15,7 @@ class DeformableConv2d(nn.Module):
     """A modulated deformable convolution: it learns offsets and weights of the sampling locations.
 
     It uses the weight and bias of the convolution it replaces and initially gives the same output: the offsets start at
-        0 and the modulation (2 · sigmoid) at 1, so pretrained weights remain valid.
+    0 and the modulation (2 · sigmoid) at 1, so pretrained weights remain valid.
 
     Args:
         convolution: The plain convolution it replaces.
@@ -45,8 +45,8 @@ class DeformableConv2d(nn.Module):
         # The operator has no mixed-precision kernels, and offsets need more than 8 bits.
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(self.weight.dtype)
-            where = self.offset(features)
-            offsets, mask = where[:, : 2 * self.taps], 2 * where[:, 2 * self.taps :].sigmoid()
+            output = self.offset(features)
+            offsets, mask = output[:, : 2 * self.taps], 2 * output[:, 2 * self.taps :].sigmoid()
             return deform_conv2d(
                 features, offsets, self.weight, self.bias, self.stride, self.padding, self.dilation, mask
             )

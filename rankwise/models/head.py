@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwise.models.layers import normalisation
+from rankwise.models.layers import normalization
 from rankwise.models.settings import HeadSettings
 
 
@@ -32,7 +32,7 @@ class Tower(nn.Module):
         )
         own = levels if settings.norm == "bn" else 1
         self.norms = nn.ModuleList(
-            nn.ModuleList(normalisation(settings.norm, settings.channels) for _ in range(own))
+            nn.ModuleList(normalization(settings.norm, settings.channels) for _ in range(own))
             for _ in range(settings.depth)
         )
         for convolution in self.convolutions.children():

@@ -75,7 +75,7 @@ def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
     return f"class layer: {len(pairs)} of {len(detector.classes)} classes matched by name, {new} new"
 
 
-def initialised(detector: Detector, init: str) -> str:
+def initialize(detector: Detector, init: str) -> str:
     """Initializes a new detector and returns a description of the source of its weights.
 
     Args:

@@ -31,7 +31,7 @@ class BatchNorm2d(nn.BatchNorm2d):
         return super().forward(input)
 
 
-def normalisation(kind: str, channels: int) -> nn.Module:
+def normalization(kind: str, channels: int) -> nn.Module:
     """A normalization layer by name: none, gn or bn. There are 32 groups, or fewer if 32 does not divide the
     channels."""
     if kind == "gn":

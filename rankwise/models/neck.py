@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwise.models.layers import normalisation
+from rankwise.models.layers import normalization
 from rankwise.models.settings import NeckSettings
 
 
@@ -32,7 +32,7 @@ class FeaturePyramid(nn.Module):
             nn.init.kaiming_uniform_(convolution.weight, a=1)
             if convolution.bias is not None:
                 nn.init.zeros_(convolution.bias)
-            return convolution if bias else nn.Sequential(convolution, normalisation(settings.norm, channels))
+            return convolution if bias else nn.Sequential(convolution, normalization(settings.norm, channels))
 
         self.lateral = nn.ModuleList(block(inputs, 1) for inputs in in_channels)
         self.output = nn.ModuleList(block(channels, 3) for _ in in_channels)

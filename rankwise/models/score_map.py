@@ -149,11 +149,11 @@ class ScoreMap:
     def _interpolate(x: Floats, labels: NDArray[np.int64], parts: tuple[Floats, ...]) -> Floats:
         starts, x0, y0, slope = parts
         flat, row = x.reshape(-1), labels.reshape(-1)
-        place = np.zeros(len(flat), dtype=np.int64)
+        segment = np.zeros(len(flat), dtype=np.int64)
         for column in starts.T:
-            place += flat > column[row]
+            segment += flat > column[row]
         with np.errstate(invalid="ignore"):  # no infinity minus infinity, because knots are finite
-            return (y0[row, place] + slope[row, place] * (flat - x0[row, place])).reshape(x.shape)
+            return (y0[row, segment] + slope[row, segment] * (flat - x0[row, segment])).reshape(x.shape)
 
 
 def as_segments(

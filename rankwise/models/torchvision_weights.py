@@ -1,4 +1,4 @@
-"""torchvision's detectors as detectors of rankwise: the same numbers under other names."""
+"""Converts the weights of torchvision's RetinaNet and FCOS to detectors of rankwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankwise.models.pretrained import is_reachable
 from rankwise.models.settings import AnchorSettings, BackboneSettings, DetectorSettings, HeadSettings, NeckSettings
 from rankwise.models.weights import Content
 
-#: How torchvision's names of weights begin, and what they are called here. The centerness of FCOS has no place here.
+#: Prefixes of weight names in torchvision, and their names here. The centerness branch of FCOS is dropped.
 _NAMES = (
     (r"backbone\.body\.", "backbone.net."),
     (r"backbone\.fpn\.inner_blocks\.(\d)\.0\.", r"neck.lateral.\1."),
@@ -30,7 +30,7 @@ _DROPPED = "head.regression_head.bbox_ctrness."
 
 
 def _retinanet_anchors() -> AnchorSettings:
-    """Three sizes and three ratios per level, in whole pixels and listed by ratio, as torchvision rounds them."""
+    """Three sizes and three ratios per level, ordered by ratio and rounded to pixels as in torchvision."""
     levels = []
     for side in (32, 64, 128, 256, 512):
         sides = [side, int(side * 2 ** (1 / 3)), int(side * 2 ** (2 / 3))]
@@ -39,7 +39,7 @@ def _retinanet_anchors() -> AnchorSettings:
     return AnchorSettings(levels=tuple(levels), offset=0.0)
 
 
-#: Trained weights keep their first stages and their batch norms, as torchvision's own fine-tuning does.
+#: The first stages and all batch norms stay frozen, as in torchvision's fine-tuning.
 _BACKBONE = BackboneSettings("resnet50", frozen_stages=2, frozen_norm=True)
 SETTINGS = {
     "retinanet_resnet50_fpn_v2": DetectorSettings(
@@ -58,13 +58,13 @@ SETTINGS = {
 
 
 def read_torchvision(spec: str) -> Content:
-    """A detector of torchvision by its name, with the weights of COCO that torchvision downloads, or from a file.
+    """Loads a torchvision detector, with its COCO weights (downloaded by torchvision) or with weights from a file.
 
     Args:
         spec: Such as ``retinanet_resnet50_fpn_v2``, or ``retinanet_resnet50_fpn_v2=FILE.pth``.
 
     Raises:
-        ModelError: If there is no such detector, or its weights cannot be had.
+        ModelError: If there is no such detector, or its weights are not available.
     """
     from torchvision.models import get_model_weights
 
@@ -78,27 +78,27 @@ def read_torchvision(spec: str) -> Content:
     cached = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
     if not cached.is_file() and not is_reachable(weights.url):
         raise ModelError(
-            f"--init torchvision:{name}: {weights.url} does not answer. Fetch it elsewhere and give the file: "
+            f"--init torchvision:{name}: {weights.url} does not answer. Download it elsewhere and pass the file: "
             f"--init torchvision:{name}=FILE"
         )
     return convert(name, weights.get_state_dict(check_hash=True), classes)
 
 
 def convert(name: str, tensors: Mapping[str, Tensor], classes: list[str]) -> Content:
-    """Weights of one of torchvision's detectors under the names that they have in a :class:`Detector`.
+    """Renames the weights of a torchvision detector to those of a :class:`Detector`.
 
-    Logits and boxes are those of torchvision where each side of the padded image is a multiple of 128: at other sizes
+    Logits and boxes equal those of torchvision if each side of the padded image is a multiple of 128. At other sizes,
     torchvision rounds the stride of the coarsest levels down.
 
     Args:
         name: torchvision's name of the detector.
         tensors: Its ``state_dict``.
-        classes: Names of its labels, the background's first.
+        classes: Names of its labels, background first.
     """
     settings = SETTINGS[name]
     own = {_renamed(key): tensor for key, tensor in tensors.items() if not key.startswith(_DROPPED)}
     own["head.scales"] = torch.ones(len(settings.backbone.strides) + settings.neck.extra_levels)
-    # The background has a logit too, and some labels share the name N/A; each needs a name of its own.
+    # The background also has a logit, and several labels are called N/A, but names must be unique.
     named = [label if classes.count(label) == 1 else f"{label} {index}" for index, label in enumerate(classes)]
     return Content(own, settings, named, None)
 
@@ -106,7 +106,7 @@ def convert(name: str, tensors: Mapping[str, Tensor], classes: list[str]) -> Con
 def _renamed(key: str) -> str:
     tower = re.fullmatch(r"head\.(classification|regression)_head\.conv\.(\d+)\.(?:(\d)\.)?(weight|bias)", key)
     if tower:
-        # RetinaNet has blocks of convolution and norm, FCOS one row of convolution, norm and ReLU.
+        # RetinaNet has blocks of convolution and norm; FCOS has one flat sequence of convolution, norm and ReLU.
         block, part = (int(tower[2]), int(tower[3])) if tower[3] else divmod(int(tower[2]), 3)
         where = f"norms.{block}.0" if part else f"convolutions.{block}"
         return f"head.{_TOWERS[tower[1]]}.{where}.{tower[4]}"

@@ -128,7 +128,7 @@ def _go_back(folder: Path) -> str:
     return "There is no checkpoint yet: start the run again"
 
 
-def explained(error: Exception, folder: Path, rank: int) -> Exception:
+def with_advice(error: Exception, folder: Path, rank: int) -> Exception:
     """Turns a common error into one that says what to do; other errors are returned unchanged.
 
     Args:

@@ -40,7 +40,7 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
             folder = Path(f"runs/{name}-{number}")
             make_folder(folder.parent)
             try:
-                with explained(folder, "made"):
+                with explained(folder, "created"):
                     folder.mkdir()  # at once, so that two runs started together get different folders
             except WriteError as error:
                 if error.number == errno.EEXIST:

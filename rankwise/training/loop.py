@@ -31,19 +31,10 @@ from rankwise.evaluation.results import EvaluatedRun
 from rankwise.evaluation.tabulate import shown
 from rankwise.files.writing import make_folder, write_text
 from rankwise.models import Detector
-from rankwise.models.init import initialised
+from rankwise.models.init import initialize
+from rankwise.training import diagnostics
 from rankwise.training.checkpoint import LAST, save_checkpoint
-from rankwise.training.diagnostics import (
-    Symptoms,
-    TrainingStopped,
-    broken_weight,
-    broken_weight_message,
-    diagnosis,
-    explained,
-    joined,
-    symptoms_of_losses,
-    symptoms_of_predictions,
-)
+from rankwise.training.diagnostics import Symptoms, TrainingStopped
 from rankwise.training.folders import changes
 from rankwise.training.lock import lock_run
 from rankwise.training.parts import Parts
@@ -79,10 +70,11 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint:
             run = Run(recipe, folder, fabric, train_set, val_set, resume, checkpoint)
             run.fit()
             barrier_and_close()
-            first, console = fabric.is_global_zero, run.tracker.console
-            return evaluate_run(folder, device=str(fabric.device), console=console) if first else None
+            if not fabric.is_global_zero:
+                return None
+            return evaluate_run(folder, device=str(fabric.device), console=run.tracker.console)
     except (RuntimeError, MemoryError, OSError) as error:
-        raise explained(error, folder, fabric.global_rank) from error
+        raise diagnostics.with_advice(error, folder, fabric.global_rank) from error
 
 
 class Run:
@@ -114,7 +106,7 @@ class Run:
         with all_raise():
             torch.manual_seed(settings.seed)
             self.detector = Detector(recipe.model.without_pretrained() if saved else recipe.model, train_set.classes)
-            self.weights = initialised(self.detector, recipe.train.init) if not saved else "those of last.ckpt"
+            self.weights = initialize(self.detector, recipe.train.init) if not saved else "those of last.ckpt"
             if settings.channels_last:
                 self.detector = self.detector.to(memory_format=torch.channels_last)
             self.criterion = Criterion(recipe.loss, recipe.assign, recipe.box).to(fabric.device)
@@ -134,8 +126,9 @@ class Run:
         model: nn.Module = PlainForward(self.detector)
         if settings.compile:
             model = compiled(model, self.criterion, fabric.device)
-        scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
-        self.model, self.optimizer = fabric.setup(model, build_optimizer(self.detector, recipe.optimizer, scaled))
+        self.scaler = getattr(fabric.strategy.precision, "scaler", None)  # with 16-bit floats
+        optimizer = build_optimizer(self.detector, recipe.optimizer, self.scaler is not None)
+        self.model, self.optimizer = fabric.setup(model, optimizer)
         self.ema = ModelEmaV3(self.detector, decay=settings.ema, use_warmup=True) if settings.ema else None
         self.buffers = Buffers(self.detector, self.criterion)
         self.watch = Stopwatch(fabric.device)
@@ -192,7 +185,7 @@ class Run:
                     due = self.fabric.is_global_zero and time.monotonic() - self._last_save > 20 * self._save_seconds
                     if self.is_done() or all_reduce_any(due)[0]:
                         self.save()
-            self.tracker.summarise(self.watch, at.skipped, at.faults)
+            self.tracker.summarize(self.watch, at.skipped, at.faults)
         finally:
             self.tracker.close()
 
@@ -254,7 +247,7 @@ class Run:
             seen.append(predictions.detach())
             decision = self.decide(stop, batch, predictions)
             if decision.bad:
-                symptoms = symptoms_of_predictions(predictions, batch)
+                symptoms = diagnostics.symptoms_of_predictions(predictions, batch)
             return not decision.bad and not decision.failed
 
         losses = self.parts.backward(self.fabric, self.model, self.criterion, batch, self.watch, go_on)
@@ -275,8 +268,9 @@ class Run:
             self.batches.look_ahead()
             # The only point where the host waits for the GPU. All processes agree, because they share the gradient.
             if not bool(torch.isfinite(norm)):
-                found = symptoms_of_predictions(seen[-1], batch)
-                found = found if found.wrong else symptoms_of_losses(losses.terms, norm, self.detector, batch)
+                found = diagnostics.symptoms_of_predictions(seen[-1], batch)
+                if not found.wrong:
+                    found = diagnostics.symptoms_of_losses(losses.terms, norm, self.detector, batch)
                 self.skip(found, self.lower_scale(losses.terms))
                 return {}, decision
             self.optimizer.step()
@@ -308,7 +302,7 @@ class Run:
         at = self.progress
         self.undo()
         at.skipped, at.bad_in_a_row = at.skipped + 1, at.bad_in_a_row + (not normal)
-        everyone = joined(all_gather_objects(symptoms))
+        everyone = diagnostics.joined(all_gather_objects(symptoms))
         wrong, images = ", ".join(everyone.wrong), list(everyone.images)
         self.tracker.say(f"step {at.step + 1} skipped: not finite: {wrong}; images: {', '.join(images)}")
         self.tracker.write({"kind": "skipped", "step": at.step + 1, "epoch": at.epoch, "why": wrong, "images": images})
@@ -317,7 +311,9 @@ class Run:
                 raise StoppedElsewhere
             lr = head_lr(self.optimizer)
             precision = self.recipe.train.precision
-            raise TrainingStopped(diagnosis(everyone, at.bad_in_a_row, lr, precision, self.detector, self.folder))
+            raise TrainingStopped(
+                diagnostics.diagnosis(everyone, at.bad_in_a_row, lr, precision, self.detector, self.folder)
+            )
 
     def undo(self) -> None:
         """Discards gradients and statistics of a skipped step."""
@@ -326,11 +322,10 @@ class Run:
 
     def lower_scale(self, terms: dict[str, Tensor]) -> bool:
         """With 16-bit floats, lowers the loss scale; True if the scale was too high."""
-        scaler = getattr(self.fabric.strategy.precision, "scaler", None)
-        if scaler is None:
+        if self.scaler is None:
             return False
-        was_high = scaler.get_scale() > 1
-        scaler.update()
+        was_high = self.scaler.get_scale() > 1
+        self.scaler.update()
         return was_high and all(math.isfinite(float(value.detach())) for value in terms.values())
 
     def report_faults(self, batch: Batch) -> None:
@@ -393,9 +388,9 @@ class Run:
             self.progress.seconds = self.clock.spent
         with all_raise():
             if self.fabric.is_global_zero:
-                if broken := broken_weight(self.detector):  # keep the previous checkpoint
+                if broken := diagnostics.broken_weight(self.detector):  # keep the previous checkpoint
                     lr, precision = head_lr(self.optimizer), self.recipe.train.precision
-                    raise TrainingStopped(broken_weight_message(broken, lr, precision, self.folder))
+                    raise TrainingStopped(diagnostics.broken_weight_message(broken, lr, precision, self.folder))
                 save_checkpoint(self.folder / LAST, self.state.state_dict())
         self._last_save = time.monotonic()
         self._save_seconds = self._last_save - start

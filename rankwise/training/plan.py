@@ -180,8 +180,8 @@ def fit_to_budget(
         at.steps, plan.base = plan.steps, at.evaluated
 
 
-def shown(seconds: float | None) -> str:
-    """Seconds as hours, minutes and seconds."""
+def format_duration(seconds: float | None) -> str:
+    """Formats seconds as hours, minutes and seconds."""
     if seconds is None:
         return "?"
     minutes, rest = divmod(max(0, round(seconds)), 60)

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankwise.bf16 import Bf16Error, enable_bf16
 from rankwise.config.settings import TrainSettings
 from rankwise.errors import SettingsError
-from rankwise.training.meeting import Strategy, end_with_parent, meet
+from rankwise.training.rendezvous import Strategy, end_with_parent, rendezvous
 
 # Running statistics are those of rank 0, as usual in DDP, but they are broadcast when they are read and not in every
 # forward pass. A process that fails before its forward pass then does not block the others. Newer versions of torch
@@ -54,7 +54,7 @@ def launch(settings: TrainSettings) -> Fabric:
         end_with_parent()
     try:
         if not isinstance(environment, LightningEnvironment) and fabric.world_size > 1:
-            meet(fabric)
+            rendezvous(fabric)
         fabric.launch()
     except RuntimeError as error:
         if fabric.world_size == 1:

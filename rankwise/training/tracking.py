@@ -17,10 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from torch import Tensor
 
+from rankwise.distributed import all_reduce_sum_
 from rankwise.files.names import shown_lines
 from rankwise.files.parsing import parse_json
 from rankwise.files.writing import not_written, write_text
-from rankwise.training.plan import Clock, Plan, shown
+from rankwise.training.plan import Clock, Plan, format_duration
 
 PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
 
@@ -195,7 +196,7 @@ class Tracker:
         losses = [f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in self._shown.items()]
         parts = [
             f"epoch {epoch + 1}/{self.plan.epochs}",
-            f"{shown(self.clock.left(self.plan, step))} left",
+            f"{format_duration(self.clock.left(self.plan, step))} left",
             *losses,
             f"AP {'–' if self.ap is None else f'{self.ap:.1f}'}",
         ]
@@ -222,7 +223,7 @@ class Tracker:
         """Prints a line above the progress bar."""
         self.console.print(shown_lines(text), soft_wrap=True, markup=False)
 
-    def summarise(self, watch: Stopwatch, skipped: int, faults: int) -> None:
+    def summarize(self, watch: Stopwatch, skipped: int, faults: int) -> None:
         """Prints at the end how the time was spent and what was skipped."""
         if watch.steps:
             self.say(watch.sentence())
@@ -244,14 +245,13 @@ class Tracker:
         if not names:
             return {}
         sums = torch.stack([self._sums[name] for name in names])
-        world = self.fabric.world_size
-        if world > 1:
-            torch.distributed.all_reduce(sums)
+        all_reduce_sum_(sums)
         totals = dict(zip(names, sums.tolist(), strict=True))
         counts = dict.fromkeys(COUNTS, self._steps) | dict.fromkeys(
             OF_POSITIVES, max(1.0, totals.get("positives", 0.0))
         )
-        return {name: _plain(total / counts.get(name, self._steps * world)) for name, total in totals.items()}
+        mean_of = self._steps * self.fabric.world_size
+        return {name: _plain(total / counts.get(name, mean_of)) for name, total in totals.items()}
 
 
 def _plain(value: float) -> float | None:

@@ -250,7 +250,7 @@ def test_in_place_changes_before_backward_are_noticed(loss):
 
 def test_bad_input_is_an_error_that_says_what_to_do():
     scene = make_scene(40, 2, 4)
-    with pytest.raises(ValueError, match="the argument quality is missing"):
+    with pytest.raises(ValueError, match="this loss needs the argument quality"):
         APELoss()(scene.logits, scene.labels)
     with pytest.raises(ValueError, match="image"):
         APELoss(scope="image")(scene.logits, scene.labels, scene.quality)

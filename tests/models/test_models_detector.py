@@ -22,7 +22,7 @@ from rankwise.models import (
     atss,
     fcos,
 )
-from rankwise.models.layers import normalisation
+from rankwise.models.layers import normalization
 from rankwise.models.neck import FeaturePyramid
 
 
@@ -56,7 +56,7 @@ def test_normalisations_are_torchs_where_torch_has_values_enough(
     plain = copy.deepcopy(plain).train(training)
     nn.init.normal_(plain.weight)
     nn.init.normal_(plain.bias)
-    ours = normalisation(kind, 32).train(training)
+    ours = normalization(kind, 32).train(training)
     ours.load_state_dict(plain.state_dict())
     values = torch.randn(shape)
     assert torch.equal(ours(values), plain(values))
@@ -64,7 +64,7 @@ def test_normalisations_are_torchs_where_torch_has_values_enough(
 
 
 def test_a_batch_norm_takes_its_running_statistics_for_a_single_value() -> None:
-    norm = normalisation("bn", 4)
+    norm = normalization("bn", 4)
     norm(torch.randn(3, 4, 2, 2) * 3 + 1)
     before = copy.deepcopy(norm.state_dict())
     value = torch.randn(1, 4, 1, 1)
@@ -191,9 +191,9 @@ def test_a_distribution_and_its_unit_come_with_the_predictions() -> None:
     units = predictions.distance_unit.split(predictions.level_sizes)
     assert [unit.unique().tolist() for unit in units] == [[8], [16], [32], [64], [128]]
     mean = predictions.distribution.softmax(dim=-1) @ torch.arange(9.0) * predictions.distance_unit[:, None]
-    centres = (predictions.anchors[:, :2] + predictions.anchors[:, 2:]) / 2
-    torch.testing.assert_close(predictions.boxes[..., :2], centres - mean[..., :2])
-    torch.testing.assert_close(predictions.boxes[..., 2:], centres + mean[..., 2:])
+    centers = (predictions.anchors[:, :2] + predictions.anchors[:, 2:]) / 2
+    torch.testing.assert_close(predictions.boxes[..., :2], centers - mean[..., :2])
+    torch.testing.assert_close(predictions.boxes[..., 2:], centers + mean[..., 2:])
 
 
 def test_other_kinds_have_no_distribution() -> None:

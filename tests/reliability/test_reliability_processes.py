@@ -10,7 +10,7 @@ import pytest
 from data_folders import write_coco_folder
 from live_runs import TINY, checkpoint, finish, free_port, last_step, live, wait_for
 
-from rankwise.training.meeting import watch
+from rankwise.training.rendezvous import watch
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -24,7 +24,7 @@ def test_a_process_that_waits_in_vain_names_the_one_that_is_missing(tmp_path, ra
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": free_port(),
         "TORCHELASTIC_RUN_ID": "test",
-        "RANKWISE_MEETING_SECONDS": 2,
+        "RANKWISE_RENDEZVOUS_SECONDS": 2,
     }
     env = {name: str(value) for name, value in environment.items()}
     run = live(*TINY, "--run", tmp_path / "run", log=tmp_path / "log", env=env)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rankwise.config.settings import TrainSettings
 from rankwise.training import plan as plans
-from rankwise.training.plan import Clock, Plan, fit_to_budget, shown
+from rankwise.training.plan import Clock, Plan, fit_to_budget, format_duration
 from rankwise.training.state import Progress
 from rankwise.training.tracking import Tracker
 
@@ -54,7 +54,7 @@ def test_the_time_left_is_right_soon_although_the_first_steps_are_slow(monkeypat
     time.now += 1
     clock.step()
     assert clock.left(plan, 6) == pytest.approx(94 + 4 * 6)
-    assert [shown(None), shown(3725.4)] == ["?", "1:02:05"]
+    assert [format_duration(None), format_duration(3725.4)] == ["?", "1:02:05"]
 
 
 @pytest.mark.parametrize("slower", [1.0, 3.0])

@@ -1,4 +1,4 @@
-"""Start-up and supervision of processes, with time limits and messages that name the missing process."""
+"""Rendezvous and supervision of processes, with time limits and messages that name the missing process."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ from lightning_fabric.strategies import DDPStrategy
 from lightning_fabric.strategies.launchers import subprocess_script
 from torch import distributed
 
-from rankwise.errors import MeetingError
+from rankwise.errors import RendezvousError
 
 #: Seconds that processes wait for each other at the start; the environment variable is for slow clusters.
-MEETING_SECONDS = 120.0
-VARIABLE = "RANKWISE_MEETING_SECONDS"
+TIMEOUT = 120.0
+VARIABLE = "RANKWISE_RENDEZVOUS_SECONDS"
+#: Its name in earlier versions.
+_OLD_VARIABLE = "RANKWISE_MEETING_SECONDS"
 
 #: Seconds for this process to end with its own, more detailed error after another process has died.
 GRACE = 10.0
 
 
-def meet(fabric: Fabric) -> None:
+def rendezvous(fabric: Fabric) -> None:
     """Connects the processes started by a launcher such as torchrun and names missing ones.
 
     Each restart uses its own store prefix: torchrun's agent keeps the store with the addresses of the first attempt,
-        and a restarted process might otherwise contact a dead one. On several machines the restart counts differ and
-        cannot be a prefix. There, the agents must be told not to share the store; see the documentation.
+    and a restarted process might otherwise contact a dead one. On several machines the restart counts differ and
+    cannot be a prefix. There, the agents must be told not to share the store; see the documentation.
 
     Args:
         fabric: Fabric, before launching.
 
     Raises:
-        MeetingError: If a process does not connect.
+        RendezvousError: If a process does not connect.
     """
     environment = fabric.strategy.cluster_environment  # type: ignore[attr-defined]
     rank, world = environment.global_rank(), environment.world_size()
     address, port = environment.main_address, environment.main_port
-    limit = timedelta(seconds=float(os.environ.get(VARIABLE, MEETING_SECONDS)))
+    limit = timedelta(seconds=float(os.environ.get(VARIABLE) or os.environ.get(_OLD_VARIABLE) or TIMEOUT))
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     alone = os.environ.get("WORLD_SIZE") == os.environ.get("LOCAL_WORLD_SIZE")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if shared and alone else "0"
@@ -52,18 +54,18 @@ def meet(fabric: Fabric) -> None:
     todo = f"Is it running, with the same address and port, and not blocked by a firewall? ({VARIABLE} sets the limit)"
     host = rank == 0 and not shared
     if not host and not _answers(address, port, limit.total_seconds()):  # torch would print a C++ stack trace
-        raise MeetingError(f"{where} rank 0. {todo}")
+        raise RendezvousError(f"{where} rank 0. {todo}")
     try:
         store: Any = distributed.TCPStore(address, port, world, host, limit, wait_for_workers=False)
     except RuntimeError as error:
-        raise MeetingError(f"{where} rank 0 ({str(error).splitlines()[0][:200]}). {todo}") from error
+        raise RendezvousError(f"{where} rank 0 ({str(error).splitlines()[0][:200]}). {todo}") from error
     store = distributed.PrefixStore(f"restart {restarts}", store)
     store.set(f"rank {rank}", "here")
     keys = [f"rank {other}" for other in range(world)]
     try:
         store.wait(keys, limit)
     except RuntimeError as error:
-        raise MeetingError(f"{where} {_missing(store, keys)}. {todo}") from error
+        raise RendezvousError(f"{where} {_missing(store, keys)}. {todo}") from error
     backend = "nccl" if fabric.device.type == "cuda" else "gloo"
     distributed.init_process_group(backend, store=store, rank=rank, world_size=world)
 
