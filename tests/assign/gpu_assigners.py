@@ -1,4 +1,4 @@
-"""What the assigners would do on a GPU, compared with a CPU. Run by test_assign_gpu.py with Triton's interpreter on."""
+"""Compares assigners on an emulated GPU with a CPU; run by test_assign_gpu.py with Triton's interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random layouts of anchors and objects for the tests, small, and full of ties where asked for."""
+"""Small random layouts of anchors and objects, with ties if requested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assigners once more, as plain loops over images and ground truths, which the fast ones must agree with."""
+"""Reference assigners: plain loops over images and objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PAA once more, one ground truth after the other, with scikit-learn's mixtures."""
+"""Reference PAA: one object at a time, with scikit-learn's mixtures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is true of every assigner, on good days and on bad ones."""
+"""Properties of every assigner, including unusual input."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_images_without_objects_are_all_background(assigner: Assigner) -> None:
 
 
 @every_assigner
-def test_each_image_is_assigned_as_if_it_were_alone(assigner: Assigner) -> None:
+def test_images_are_assigned_independently(assigner: Assigner) -> None:
     for seed in range(20):
         predictions, targets = layout(seed, classes=CLASSES)
         together = assigner(predictions, targets)
@@ -92,7 +92,7 @@ def test_a_well_placed_object_gets_positives_of_its_own_class(assigner: Assigner
 
 
 @every_assigner
-def test_a_thousand_objects_beside_an_image_with_none(assigner: Assigner) -> None:
+def test_a_thousand_objects_next_to_an_empty_image(assigner: Assigner) -> None:
     generator = torch.Generator().manual_seed(1)
     corner = torch.rand(1000, 2, generator=generator) * 120
     boxes = torch.cat([corner, corner + torch.rand(1000, 2, generator=generator) * 40 + 2], 1)
@@ -105,7 +105,7 @@ def test_a_thousand_objects_beside_an_image_with_none(assigner: Assigner) -> Non
 
 
 @every_assigner
-def test_of_hundreds_of_identical_boxes_those_left_without_a_positive_are_counted(assigner: Assigner) -> None:
+def test_identical_boxes_without_a_positive_are_counted_as_unmatched(assigner: Assigner) -> None:
     predictions = predictions_for(1)
     target = things(*[[8.0, 8.0, 40.0, 40.0]] * 300, labels=[0] * 300)
     found = assigner(predictions, [target])
@@ -125,7 +125,7 @@ def test_an_object_outside_every_anchor_is_counted_as_unmatched(assigner: Assign
 
 
 @every_assigner
-def test_a_box_without_area_takes_nothing_and_harms_nobody(assigner: Assigner) -> None:
+def test_a_box_without_area_gets_no_anchor_and_does_not_affect_others(assigner: Assigner) -> None:
     predictions = predictions_for(1)
     alone = assigner(predictions, [things([16.0, 16.0, 48.0, 48.0])])
     found = assigner(predictions, [things([16.0, 16.0, 48.0, 48.0], [20.0, 20.0, 20.0, 30.0])])
@@ -134,7 +134,7 @@ def test_a_box_without_area_takes_nothing_and_harms_nobody(assigner: Assigner) -
 
 
 @every_assigner
-def test_crowds_are_never_matched_and_their_insides_are_ignored(assigner: Assigner) -> None:
+def test_crowds_are_never_matched_and_their_area_is_ignored(assigner: Assigner) -> None:
     predictions = predictions_for(2)
     target = things([0.0, 0.0, 64.0, 64.0], [8.0, 8.0, 40.0, 40.0], labels=[0, 1], crowd=[True, False])
     plain = things([8.0, 8.0, 40.0, 40.0], labels=[1])
@@ -149,7 +149,7 @@ def test_crowds_are_never_matched_and_their_insides_are_ignored(assigner: Assign
 
 
 @every_assigner
-def test_an_image_with_nothing_but_crowds_has_no_positives_and_none_missing(assigner: Assigner) -> None:
+def test_an_image_with_only_crowds_has_no_positives_and_no_unmatched_objects(assigner: Assigner) -> None:
     predictions = predictions_for(1)
     found = assigner(predictions, [things([0.0, 0.0, 30.0, 30.0], crowd=[True])])
     inside = anchor_share(predictions.anchors, torch.tensor([0.0, 0.0, 30.0, 30.0])) > 0.5
@@ -160,7 +160,7 @@ def test_an_image_with_nothing_but_crowds_has_no_positives_and_none_missing(assi
 
 
 @every_assigner
-def test_hundreds_of_crowds_on_top_of_each_other_are_ignored_like_one(assigner: Assigner) -> None:
+def test_overlapping_crowds_are_ignored_like_one(assigner: Assigner) -> None:
     predictions = predictions_for(1)
     one = assigner(predictions, [things([0.0, 0.0, 30.0, 30.0], crowd=[True])])
     many = assigner(predictions, [things(*[[0.0, 0.0, 30.0, 30.0]] * 512, crowd=[True] * 512)])
@@ -168,7 +168,7 @@ def test_hundreds_of_crowds_on_top_of_each_other_are_ignored_like_one(assigner: 
 
 
 @every_assigner
-def test_half_precision_predictions_and_gradients_make_no_difference_to_the_call(assigner: Assigner) -> None:
+def test_half_precision_and_gradients_do_not_change_the_assignment(assigner: Assigner) -> None:
     predictions = predictions_for(1)
     target = things([8.0, 8.0, 40.0, 40.0])
     half = replace(predictions, logits=predictions.logits.half(), boxes=predictions.boxes.half())
@@ -185,7 +185,7 @@ def test_half_precision_predictions_and_gradients_make_no_difference_to_the_call
 
 
 @every_assigner
-def test_predictions_that_are_not_numbers_still_give_an_assignment(assigner: Assigner) -> None:
+def test_nan_predictions_still_give_an_assignment(assigner: Assigner) -> None:
     predictions = predictions_for(1)
     bad = replace(
         predictions,
@@ -224,7 +224,7 @@ def peak_memory() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads memory from /proc")
 @pytest.mark.parametrize("assigner", ASSIGNERS[:3], ids=NAMES[:3])
-def test_a_thousand_objects_and_two_hundred_thousand_anchors_keep_to_the_budget(assigner: Assigner) -> None:
+def test_a_thousand_objects_and_two_hundred_thousand_anchors_stay_within_the_memory_budget(assigner: Assigner) -> None:
     generator = torch.Generator().manual_seed(1)
     predictions = predictions_for(1, side=3136)
     assert len(predictions.anchors) > 200_000
@@ -247,23 +247,23 @@ def test_a_wrong_number_of_targets_is_refused() -> None:
         ATSS()(predictions_for(2), [things()])
 
 
-def test_a_label_that_is_no_class_is_refused_by_its_place() -> None:
+def test_a_label_out_of_range_is_refused_with_its_index() -> None:
     bad = things([0.0, 0.0, 9.0, 9.0], [0.0, 0.0, 9.0, 9.0], labels=[0, CLASSES])
     with pytest.raises(ValueError, match=r"target 1 of the batch, object 1.*labels from 0 to 2"):
         ATSS()(predictions_for(2), [things(), bad])
 
 
-def test_a_box_that_is_not_finite_is_refused_by_its_place() -> None:
+def test_a_box_that_is_not_finite_is_refused_with_its_index() -> None:
     with pytest.raises(ValueError, match=r"target 0 of the batch, object 0: box \[0.0, 0.0, nan, 9.0\]"):
         IoUThreshold()(predictions_for(1), [things([0.0, 0.0, torch.nan, 9.0])])
 
 
-def test_labels_and_boxes_that_do_not_go_together_are_refused() -> None:
+def test_different_numbers_of_labels_and_boxes_are_refused() -> None:
     with pytest.raises(ValueError, match="2 labels for 1 boxes"):
         PAA()(predictions_for(1), [things([0.0, 0.0, 9.0, 9.0], labels=[0, 0])])
 
 
-def test_level_sizes_that_miss_anchors_are_refused() -> None:
+def test_level_sizes_that_do_not_sum_to_the_anchors_are_refused() -> None:
     with pytest.raises(ValueError, match="do not sum"):
         PAA()(replace(predictions_for(1), level_sizes=(64,)), [things()])
 
@@ -279,7 +279,7 @@ def test_level_sizes_that_miss_anchors_are_refused() -> None:
         (lambda: PAA(clustering="loss"), "scores, ranking, localization, losses"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(build: object, message: str) -> None:
+def test_invalid_settings_are_refused(build: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""The figures behind PAA: what they are drawn from, and that they can be drawn."""
+"""The data behind the PAA figures, and the figures themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_candidates_of_all_batches_are_kept_apart_by_object(scores: CandidateSco
     assert len(np.unique(scores.object)) == sum(len(np.unique(one.object)) for one in one_by_one)
 
 
-def test_positives_are_those_that_paa_wants(scores: CandidateScores) -> None:
+def test_positives_in_the_figure_are_those_of_paa(scores: CandidateScores) -> None:
     wanted = 0
     for seed in range(20):
         predictions, targets = layout(seed)

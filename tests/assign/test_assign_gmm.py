@@ -1,4 +1,4 @@
-"""Batched mixtures against scikit-learn's."""
+"""Batched mixtures against scikit-learn."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sets() -> list[np.ndarray]:
     return [random_set(kind, rng) for kind in range(SETS)]
 
 
-def test_fits_agree_with_scikit_learn_on_two_thousand_sets(sets: list[np.ndarray]) -> None:
+def test_fits_equal_scikit_learn_on_two_thousand_sets(sets: list[np.ndarray]) -> None:
     values, valid = padded(sets)
     mixtures = fit_mixtures(values, valid)
     lower, likelihood = mixtures.assess(values)
@@ -86,7 +86,7 @@ def test_memberships_differ_from_scikit_learn_only_where_both_components_are_equ
         assert (abs(odds[differs]) < 1e-9).all()
 
 
-def test_each_set_is_fitted_as_if_it_were_alone(sets: list[np.ndarray]) -> None:
+def test_sets_are_fitted_independently(sets: list[np.ndarray]) -> None:
     together = fit_mixtures(*padded(sets[:60]))
     for row, one in enumerate(sets[:60]):
         alone = fit_mixtures(*padded([one]))
@@ -107,14 +107,14 @@ def test_devices_without_a_kernel_fit_the_same(sets: list[np.ndarray], monkeypat
         assert torch.equal(found.converged, expected.converged)
 
 
-def test_a_fit_that_is_cut_short_says_that_it_has_not_converged(
+def test_a_fit_that_reaches_the_iteration_limit_is_not_converged(
     sets: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gmm, "MAX_ITERATIONS", 1)
     assert not fit_mixtures(*padded(sets[:20])).converged.any()
 
 
-def test_empty_sets_give_numbers_and_leave_the_others_alone() -> None:
+def test_empty_sets_give_finite_values_and_do_not_affect_the_others() -> None:
     values = torch.tensor([[0.1, 0.2, 1.0, 1.1], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     valid = torch.tensor([[True] * 4, [False] * 4])
     mixtures = fit_mixtures(values, valid)
@@ -124,6 +124,6 @@ def test_empty_sets_give_numbers_and_leave_the_others_alone() -> None:
     assert not likelihood.isnan().any()
 
 
-def test_no_sets_at_all_are_fitted_without_complaint() -> None:
+def test_zero_sets_can_be_fitted() -> None:
     mixtures = fit_mixtures(torch.zeros(0, 5), torch.zeros(0, 5, dtype=torch.bool))
     assert mixtures.means.shape == (2, 0)

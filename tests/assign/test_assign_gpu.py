@@ -1,4 +1,4 @@
-"""Assigners as a GPU would run them: same answers, no host sync, kernels that compile for GPUs that are not here."""
+"""Assigners on an emulated GPU: the same results, no host sync, kernels that compile."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def run(script: str, **environment: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_gpu_assigns_what_a_cpu_assigns_and_never_makes_the_host_wait() -> None:
+def test_gpu_assignment_equals_cpu_without_a_sync() -> None:
     pytest.importorskip("triton")
     assert run("gpu_assigners.py", TRITON_INTERPRET="1") == "equal\n"

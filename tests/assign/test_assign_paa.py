@@ -1,4 +1,4 @@
-"""PAA against a loop over ground truths with scikit-learn, and object by object where little is left to choose."""
+"""PAA against a reference loop with scikit-learn, and special cases of single objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIANTS = [("scores", True), ("scores", False), ("ranking", True), ("localizati
 
 
 @pytest.mark.parametrize(("clustering", "normalize"), VARIANTS)
-def test_paa_agrees_with_a_loop_over_ground_truths_with_scikit_learn(clustering: str, normalize: bool) -> None:
+def test_paa_equals_a_loop_over_objects_with_scikit_learn(clustering: str, normalize: bool) -> None:
     for seed in range(80):
         k = (9, 2)[seed % 2]
         predictions, targets = layout(seed)
@@ -74,7 +74,7 @@ def test_the_better_cluster_is_positive_up_to_its_most_likely_member() -> None:
 
 @pytest.mark.parametrize("clustering", ["scores", "ranking", "localization", "losses"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_of_candidates_that_are_all_equal_the_first_is_positive(clustering: str, normalize: bool) -> None:
+def test_the_first_of_equal_candidates_is_positive(clustering: str, normalize: bool) -> None:
     predictions = row_of_anchors([0.5] * 7, [0.3] * 7, [0.4] * 7)
     found = PAA(clustering=clustering, normalize=normalize)(predictions, [objects(SQUARE)])
     assert positives(found.matched) == [0]
@@ -96,7 +96,7 @@ def test_an_object_whose_lower_cluster_is_empty_keeps_its_best_candidate() -> No
     assert empty > 5
 
 
-def test_an_anchor_that_two_objects_want_goes_to_the_better_anchor_iou() -> None:
+def test_an_anchor_claimed_twice_goes_to_the_higher_iou() -> None:
     predictions = row_of_anchors([0.8], [0.5], [0.5])
     worse, better = [0.0, 0.0, 10.0, 16.0], SQUARE
     found = PAA()(predictions, [objects(worse, better)])
@@ -104,13 +104,13 @@ def test_an_anchor_that_two_objects_want_goes_to_the_better_anchor_iou() -> None
     assert int(found.unmatched) == 1
 
 
-def test_of_two_equal_objects_the_first_has_the_anchor() -> None:
+def test_the_first_of_two_equal_objects_gets_the_anchor() -> None:
     found = PAA()(row_of_anchors([0.8], [0.5], [0.5]), [objects(SQUARE, SQUARE)])
     assert found.matched.tolist() == [[0]]
     assert int(found.unmatched) == 1
 
 
-def test_an_object_may_have_its_best_anchor_when_the_better_overlapping_one_does_not_want_it() -> None:
+def test_an_object_gets_its_best_anchor_if_a_better_overlapping_object_does_not_claim_it() -> None:
     """The first anchor overlaps the big object best; that one has better predictions elsewhere and leaves it."""
     big, small = SQUARE, [0.0, 0.0, 10.0, 3.0]
     shares = [0.6, 0.9, 0.91, 0.92, 0.93, 0.94]
@@ -131,7 +131,7 @@ def test_no_level_gives_an_object_more_than_k_positives() -> None:
         assert int((found.matched[0, sizes[0] :] >= 0).sum()) <= 3
 
 
-def test_normalised_scores_do_not_see_the_scale_of_the_ranking_scores() -> None:
+def test_normalized_scores_do_not_depend_on_the_scale_of_ranking_scores() -> None:
     for seed in range(20):
         predictions, targets = layout(seed)
         smaller = replace(predictions, logits=(predictions.logits.double().sigmoid() / 16).logit())
@@ -139,6 +139,6 @@ def test_normalised_scores_do_not_see_the_scale_of_the_ranking_scores() -> None:
         assert torch.equal(PAA()(smaller, targets).matched, expected.matched)
 
 
-def test_the_default_is_the_papers_paa_star() -> None:
+def test_the_default_is_paa_star_of_the_paper() -> None:
     default = PAA()
     assert (default.k, default.candidate_iou, default.clustering, default.normalize) == (9, 0.1, "scores", True)

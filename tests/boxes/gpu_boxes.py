@@ -1,4 +1,4 @@
-"""IoU and GIoU loss as a GPU would compute them, compared with a CPU: run by test_boxes_giou.py, interpreted."""
+"""Compares IoU and GIoU loss on an emulated GPU with a CPU; run by test_boxes_giou.py."""
 
 from __future__ import annotations
 

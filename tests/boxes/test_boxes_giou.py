@@ -1,4 +1,4 @@
-"""GIoU loss and IoU of pairs, against torchvision's."""
+"""GIoU loss and paired IoU against torchvision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_gradient(loss, boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-def test_giou_loss_and_its_gradients_are_those_of_torchvision(dtype: torch.dtype) -> None:
+def test_giou_loss_and_its_gradients_equal_torchvision(dtype: torch.dtype) -> None:
     boxes, others = (one.to(dtype) for one in pairs())
     found = with_gradient(giou_loss, boxes, others)
     expected = with_gradient(generalized_box_iou_loss, boxes, others)
@@ -51,7 +51,7 @@ def test_paired_iou_is_the_diagonal_of_the_table() -> None:
     assert (found[~real] == 0).all()
 
 
-def test_a_gpu_computes_the_same_in_one_launch() -> None:
+def test_gpu_kernels_give_the_same_values_in_one_launch() -> None:
     pytest.importorskip("triton")
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])

@@ -1,4 +1,4 @@
-"""Files with faults."""
+"""Fixtures of datasets with faults."""
 
 import struct
 import zlib

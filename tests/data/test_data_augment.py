@@ -1,4 +1,4 @@
-"""Affine changes, mosaics and mixup: boxes follow their pixels, and a seed decides all of it."""
+"""Affine augmentation, mosaic and mixup: boxes follow their pixels, and a seed determines the result."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ AS_IT_IS = InputSettings(60, 100)
 
 
 @pytest.mark.parametrize("settings", [{"scale": 0.4, "translate": 0.2}, {"degrees": 30.0}, {"shear": 20.0}])
-def test_affine_changes_keep_boxes_around_their_pixels(settings):
+def test_affine_augmentation_keeps_boxes_around_their_pixels(settings):
     transform = TrainTransform(AS_IT_IS, AugmentSettings(flip=0, **settings))
     original = sample(boxes=((20, 20, 50, 45), (55, 10, 90, 50)))
     seen = set()
@@ -41,7 +41,7 @@ def test_affine_changes_keep_boxes_around_their_pixels(settings):
     assert image[:, 0, 0].tolist() in ([0, 0, 0], list(AS_IT_IS.mean_colour))
 
 
-def test_what_an_affine_change_pushes_out_is_left_out_but_for_crowds():
+def test_affine_augmentation_drops_objects_outside_but_keeps_crowds():
     original = sample(boxes=((0, 10, 20, 30), (0, 40, 20, 60)), crowd=[False, True])
     transform = TrainTransform(AS_IT_IS, AugmentSettings(flip=0, translate=0.2))
     lost = 0
@@ -96,7 +96,7 @@ def test_mixup_blends_two_images_and_keeps_both_boxes():
     assert image[1, 0, 0].item() == pytest.approx(weight * 10, abs=1)
 
 
-def test_images_are_combined_as_often_as_set_and_tiny_ones_never():
+def test_mosaic_and_mixup_probabilities_are_respected_and_tiny_images_skipped():
     counts = {"mosaic": 0, "mixup": 0}
     torch.manual_seed(0)
     for name in counts:
@@ -117,7 +117,7 @@ def settings(coco_folder):
     return DataSettings(path=str(coco_folder), augment=augment)
 
 
-def test_a_seed_decides_all_of_it_for_any_workers_processes_and_restarts(settings):
+def test_a_seed_determines_batches_for_any_workers_processes_and_restarts(settings):
     dataset, val = open_datasets(settings, InputSettings(48, 64))
     assert dataset.combine is not None
     assert val.combine is None
@@ -132,7 +132,7 @@ def test_a_seed_decides_all_of_it_for_any_workers_processes_and_restarts(setting
     assert max(len(target["labels"]) for batch in whole for target in batch.targets) > 3  # more than an image has
 
 
-def test_an_unreadable_image_is_left_out_of_mosaics_only_where_faults_are_skipped(tmp_path):
+def test_mosaics_skip_unreadable_images_only_with_skip_bad(tmp_path):
     root = write_coco_folder(tmp_path / "data", train=4)
     for name in ("picture001.jpg", "picture002.jpg", "picture003.jpg"):
         (root / "train" / name).write_text("no image")
@@ -157,7 +157,7 @@ def test_wrong_settings_are_refused(settings, message):
         AugmentSettings(**settings)
 
 
-def test_data_show_draws_what_the_training_begins_with(coco_folder, tmp_path, capsys):
+def test_data_show_draws_the_first_training_images(coco_folder, tmp_path, capsys):
     out = tmp_path / "sheets" / "sheet.png"
     words = ["data", "show", str(coco_folder), "small_scratch", "--size", "64", "--images", "5", "--out", str(out)]
     main([*words, "--data.augment.mosaic", "1", "--data.balance"])
@@ -169,4 +169,4 @@ def test_data_show_draws_what_the_training_begins_with(coco_folder, tmp_path, ca
     assert len(np.unique(sheet.reshape(-1, 3), axis=0)) > 500
     with pytest.raises(SystemExit):
         main(["data", "show"])
-    assert "name the dataset's folder" in capsys.readouterr().err
+    assert "expected the folder of a dataset" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every fault is told: where it is, what is wrong, what to do. Training stops at the same words."""
+"""Every fault is reported with its location, its cause and advice; training stops with the same messages."""
 
 import io
 import json
@@ -185,7 +185,7 @@ COCO_FAULTS = {
 
 
 @pytest.mark.parametrize("name", COCO_FAULTS)
-def test_faults_of_coco_are_told_by_check_and_stop_training(tmp_path, name):
+def test_coco_faults_are_reported_by_check_and_stop_training(tmp_path, name):
     change, message = COCO_FAULTS[name]
     root = broken_coco(tmp_path / "data", change)
     told = [str(fault) for fault in check(root).faults]
@@ -200,7 +200,7 @@ def test_faults_of_coco_are_told_by_check_and_stop_training(tmp_path, name):
         assert target["boxes"].isfinite().all()
 
 
-def test_classes_of_one_name_are_one_where_faults_are_skipped(tmp_path):
+def test_duplicate_class_names_are_merged_with_skip_bad(tmp_path):
     sound, root = write_coco_folder(tmp_path / "sound"), broken_coco(tmp_path / "data", category_name_twice)
     dataset = open_dataset(root, skip_bad=True)
     assert (dataset.classes, dataset.category_ids) == (["bolt", "nut"], [3, 90])
@@ -209,7 +209,7 @@ def test_classes_of_one_name_are_one_where_faults_are_skipped(tmp_path):
     assert after == {"bolt": before["bolt"] + before["gear"], "nut": before["nut"]}
 
 
-def test_a_class_name_that_data_yaml_gives_twice_is_told_once(yolo_folder):
+def test_a_duplicate_class_name_in_data_yaml_is_reported_once(yolo_folder):
     edited(yolo_folder / "data.yaml", '"gear"', '"bolt"')
     message = "data.yaml: the classes 0 and 1 are both called 'bolt'; give each a unique name, or merge them"
     assert [str(fault) for fault in check(yolo_folder).faults] == [message]
@@ -254,7 +254,7 @@ PIXEL_FAULTS = {
 
 
 @pytest.mark.parametrize("name", PIXEL_FAULTS)
-def test_faults_of_pixels_are_told_by_check_and_when_the_image_is_read(tmp_path, name):
+def test_pixel_faults_are_reported_by_check_and_on_reading(tmp_path, name):
     damage, message, kind = PIXEL_FAULTS[name]
     root = write_coco_folder(tmp_path / "data")
     damage(root / "train" / "picture000.jpg")
@@ -291,7 +291,7 @@ BROKEN_FILES = {
 
 @pytest.mark.parametrize("text", BROKEN_FILES, ids=range(len(BROKEN_FILES)))
 @pytest.mark.parametrize("skip_bad", [False, True])
-def test_a_file_of_which_nothing_can_be_used_is_an_error_and_a_fault(tmp_path, text, skip_bad):
+def test_an_unusable_annotation_file_is_an_error_and_a_fault(tmp_path, text, skip_bad):
     root = write_coco_folder(tmp_path / "data")
     (root / TRAIN).write_bytes(text if isinstance(text, bytes) else text.encode())
     message = BROKEN_FILES[text]
@@ -355,7 +355,7 @@ VOC_FAULTS = {
 
 
 @pytest.mark.parametrize("name", VOC_FAULTS)
-def test_faults_of_voc(tmp_path, name):
+def test_voc_faults_are_reported(tmp_path, name):
     content, message = VOC_FAULTS[name]
     root = write_voc_folder(tmp_path / "voc")
     path = root / "Annotations" / "picture004.xml"
@@ -372,7 +372,7 @@ def test_faults_of_voc(tmp_path, name):
     assert len(open_dataset(root, skip_bad=True)) >= 15
 
 
-def test_faults_of_vocs_lists_and_images(voc_folder):
+def test_faults_in_voc_lists_and_images_are_reported(voc_folder):
     (voc_folder / "JPEGImages" / "picture005.jpg").unlink()
     with (voc_folder / "ImageSets/Main/train.txt").open("a") as file:
         file.write("picture006\n../../../secret\n")
@@ -383,7 +383,7 @@ def test_faults_of_vocs_lists_and_images(voc_folder):
     assert "secret.xml: leads out of the folder; copy the file into it" in told[2]
 
 
-def test_an_image_of_voc_may_be_no_link_that_leads_out(voc_folder, tmp_path):
+def test_voc_images_must_not_be_links_out_of_the_folder(voc_folder, tmp_path):
     image = voc_folder / "JPEGImages" / "picture004.jpg"
     shutil.move(image, tmp_path / "outside.jpg")
     image.symlink_to(tmp_path / "outside.jpg")
@@ -411,7 +411,7 @@ YOLO_FAULTS = {
 
 
 @pytest.mark.parametrize("name", YOLO_FAULTS)
-def test_faults_of_yolo(tmp_path, name):
+def test_yolo_faults_are_reported(tmp_path, name):
     content, message = YOLO_FAULTS[name]
     root = write_yolo_folder(tmp_path / "yolo")
     (root / "labels/train/picture000.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -423,7 +423,7 @@ def test_faults_of_yolo(tmp_path, name):
     assert len(open_dataset(root, skip_bad=True)) == 16
 
 
-def test_yolo_images_that_are_missing_unreadable_or_linked(yolo_folder, tmp_path):
+def test_missing_unreadable_and_linked_yolo_images_are_faults(yolo_folder, tmp_path):
     images = yolo_folder / "images" / "train"
     (images / "picture000.jpg").unlink()
     (images / "picture001.jpg").write_text("no image")
@@ -436,7 +436,7 @@ def test_yolo_images_that_are_missing_unreadable_or_linked(yolo_folder, tmp_path
     assert "labels/train/picture000.txt: there is no image with this name; add it to the image folder" in told[2]
 
 
-def test_yolo_lists_that_lead_out(yolo_folder):
+def test_yolo_lists_must_not_lead_out_of_the_folder(yolo_folder):
     (yolo_folder / "list.txt").write_text("images/train/picture000.jpg\n../../etc/passwd\nimages/train/none.jpg\n")
     edited(yolo_folder / "data.yaml", "images/train", "list.txt")
     told = [str(fault) for fault in check(yolo_folder).faults]
@@ -470,7 +470,7 @@ YAML_FAULTS = {
 
 
 @pytest.mark.parametrize("name", YAML_FAULTS)
-def test_faults_of_data_yaml(yolo_folder, name):
+def test_data_yaml_faults_are_reported(yolo_folder, name):
     text, *messages = YAML_FAULTS[name]
     (yolo_folder / "data.yaml").write_text(text)
     [fault] = check(yolo_folder).faults
@@ -481,7 +481,7 @@ def test_faults_of_data_yaml(yolo_folder, name):
         assert message in str(caught.value)
 
 
-def test_a_sound_dataset_has_no_faults_and_its_numbers_are_right(coco_folder):
+def test_a_valid_dataset_has_no_faults_and_correct_numbers(coco_folder):
     report = check(coco_folder)
     assert report.faults == []
     assert report.notes == []
@@ -502,7 +502,7 @@ def printed(report) -> str:
     return stream.getvalue()
 
 
-def test_a_printed_report_shows_what_is_there(coco_folder):
+def test_a_printed_report_shows_the_contents(coco_folder):
     content = json.loads((coco_folder / TRAIN).read_text())
     content["annotations"][0]["iscrowd"] = 1
     (coco_folder / TRAIN).write_text(json.dumps(content))
@@ -538,12 +538,12 @@ def test_several_training_and_validation_splits_are_noted(tmp_path):
     ]
 
 
-def test_a_folder_that_is_not_there_is_a_fault_without_a_hint_at_the_built_in_dataset(tmp_path):
+def test_a_missing_folder_is_a_fault_that_does_not_mention_the_built_in_dataset(tmp_path):
     [fault] = check(tmp_path / "nowhere").faults
     assert str(fault) == f"{tmp_path}/nowhere: no such folder; give the folder of a dataset"
 
 
-def test_a_folder_in_no_format_is_a_fault(tmp_path):
+def test_a_folder_of_unknown_format_is_a_fault(tmp_path):
     [fault] = check(tmp_path).faults
     assert "unknown format; found no files; there are no images; expected annotations/" in str(fault)
     assert "1 fault: unreadable file 1" in printed(check(tmp_path))

@@ -49,14 +49,14 @@ def test_changing_a_target_leaves_the_record_alone(image_path):
     assert dataset[0][1]["boxes"].tolist() == [[1, 2, 11, 22]]
 
 
-def test_the_transform_is_applied_and_can_be_exchanged(image_path):
+def test_the_transform_is_applied_and_can_be_replaced(image_path):
     dataset = DetectionDataset([record(image_path)], ["dog", "cat"], [3, 90])
     flipped = dataset.with_transform(lambda image, target: (image.flip(-1), target | {"flipped": True}))
     assert flipped[0][1]["flipped"]
     assert "flipped" not in dataset[0][1]
 
 
-def test_ground_truth_is_cocos_json_with_the_original_category_ids(image_path):
+def test_ground_truth_is_coco_json_with_the_original_category_ids(image_path):
     boxes = ((1, 2, 11, 22), (0, 0, 5, 5))
     truth = DetectionDataset([record(image_path, boxes, crowd=(False, True))], ["dog", "cat"], [3, 90]).ground_truth()
     assert truth["categories"] == [{"id": 3, "name": "dog"}, {"id": 90, "name": "cat"}]
@@ -95,7 +95,7 @@ def test_an_unreadable_image_becomes_an_ignore_region_under_skip_bad(image_path)
     assert "cat.png: cannot be read" in target["fault"]
 
 
-def test_an_image_past_the_pixel_limit_is_refused_by_name(huge_png):
+def test_an_image_above_the_pixel_limit_is_refused_by_name(huge_png):
     dataset = DetectionDataset([record(huge_png, width=50_000, height=50_000)], ["dog", "cat"], [3, 90])
     with pytest.raises(DataError, match=r"huge\.png: the image has 50,000 × 50,000"):
         dataset[0]

@@ -1,4 +1,4 @@
-"""Folders in every format open by themselves and give the boxes that were written."""
+"""Datasets of every format are detected and opened with the boxes that were written."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def assert_shows(dataset, made) -> None:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_the_format_is_found_out_and_boxes_come_back(tmp_path, kind):
+def test_the_format_is_detected_and_boxes_are_read(tmp_path, kind):
     root = WRITERS[kind](tmp_path / "data")
     assert find_source(root).name == kind
     train, val = open_dataset(root, "train"), open_dataset(root, "val")
@@ -66,7 +66,7 @@ def test_the_format_is_found_out_and_boxes_come_back(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_folder_without_validation_is_split_90_to_10_the_same_way_each_time_and_says_so(tmp_path, kind):
+def test_a_folder_without_validation_is_split_90_to_10_reproducibly_with_a_note(tmp_path, kind):
     root = WRITERS[kind](tmp_path / "data", train=30, val=0)
     train, val = open_dataset(root, "train"), open_dataset(root, "val")
     assert (len(train), len(val)) == (27, 3)
@@ -82,7 +82,7 @@ def test_a_folder_without_validation_is_split_90_to_10_the_same_way_each_time_an
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_folder_opens_by_whatever_way_it_is_named(tmp_path, monkeypatch, kind):
+def test_a_folder_opens_by_relative_absolute_and_linked_paths(tmp_path, monkeypatch, kind):
     root = WRITERS[kind](tmp_path / "data" / "inside")
     names = [record.name for record in open_dataset(root).records]
     (tmp_path / "link").symlink_to(root)
@@ -99,7 +99,7 @@ def test_a_folder_opens_by_whatever_way_it_is_named(tmp_path, monkeypatch, kind)
 
 
 @pytest.mark.parametrize("name", [".", "..", "/", "sub", "../data"])
-def test_names_that_lead_out_do_so_however_the_folder_is_named(tmp_path, monkeypatch, name):
+def test_names_that_lead_out_are_detected_for_any_form_of_the_folder_path(tmp_path, monkeypatch, name):
     here = tmp_path / "data"
     (here / "sub").mkdir(parents=True)
     monkeypatch.chdir(here)
@@ -135,7 +135,7 @@ def test_yolo_with_an_absolute_path_opens_from_a_relative_one(tmp_path, monkeypa
     assert check("data").faults == []
 
 
-def test_splits_that_are_named_exactly_are_taken_though_others_go_by_the_same_word(tmp_path):
+def test_an_exact_split_name_wins_over_similar_ones(tmp_path):
     root = write_two_years(tmp_path / "data")
     data = DataSettings(path=str(root), train="train2017", val="val2014")
     train, val = open_datasets(data, InputSettings())
@@ -147,7 +147,7 @@ def test_splits_that_are_named_exactly_are_taken_though_others_go_by_the_same_wo
         open_dataset(root, "train")
 
 
-def test_images_are_kept_from_the_training_split_that_is_named(tmp_path):
+def test_images_are_held_out_from_the_given_training_split(tmp_path):
     data = DataSettings(path=str(write_two_years(tmp_path / "data", val=0)), train="train2017")
     train, val = open_datasets(data, InputSettings())
     assert (len(train), len(val)) == (14, 2)
@@ -155,7 +155,7 @@ def test_images_are_kept_from_the_training_split_that_is_named(tmp_path):
     assert len(open_split(data, "train2014")) == 16
 
 
-def test_no_image_is_kept_for_validation_where_another_split_is_validated_on(tmp_path):
+def test_nothing_is_held_out_if_another_validation_split_is_given(tmp_path):
     root = write_coco_folder(tmp_path / "data", train=20)
     (root / "annotations/instances_val.json").rename(root / "annotations/instances_test.json")
     (root / "val").rename(root / "test")
@@ -168,7 +168,7 @@ def test_no_image_is_kept_for_validation_where_another_split_is_validated_on(tmp
     assert (len(train_set), len(val_set)) == (18, 2)
 
 
-def test_a_split_that_a_user_names_is_the_folders_own_and_else_the_recipes(tmp_path):
+def test_a_split_given_by_the_user_is_that_of_the_folder_or_else_of_the_recipe(tmp_path):
     root = write_coco_folder(tmp_path / "data")
     shutil.copytree(root / "train", root / "val2017")
     shutil.copy(root / "annotations/instances_train.json", root / "annotations/instances_val2017.json")
@@ -182,7 +182,7 @@ def test_a_split_that_a_user_names_is_the_folders_own_and_else_the_recipes(tmp_p
     assert len(open_split(DataSettings(val="test"), "val", named=True)) == DataSettings().shapes.val_images
 
 
-def test_file_names_that_are_no_utf8_are_names_like_others(tmp_path):
+def test_file_names_that_are_not_utf8_work(tmp_path):
     root = write_yolo_folder(tmp_path / "data", val=0)
     name = os.fsdecode(b"caf\xe9")
     (root / "images/train/picture000.jpg").rename(root / f"images/train/{name}.jpg")
@@ -213,7 +213,7 @@ def edit_coco(root: Path, split: str = "train"):
     return content, lambda: path.write_text(json.dumps(content))
 
 
-def test_categories_come_in_the_order_of_their_ids(coco_folder):
+def test_categories_are_sorted_by_id(coco_folder):
     content, write = edit_coco(coco_folder)
     content["categories"].reverse()
     write()
@@ -240,7 +240,7 @@ def test_crowd_area_and_missing_fields_of_coco(coco_folder):
 @pytest.mark.parametrize(
     ("value", "crowd"), [("0", False), ("1", True), (0.0, False), (1.0, True), (None, False), (True, True)]
 )
-def test_crowd_flags_of_coco_however_they_are_written(coco_folder, value, crowd):
+def test_all_forms_of_coco_crowd_flags_are_read(coco_folder, value, crowd):
     content, write = edit_coco(coco_folder)
     content["annotations"][0]["iscrowd"] = value
     write()
@@ -248,7 +248,7 @@ def test_crowd_flags_of_coco_however_they_are_written(coco_folder, value, crowd)
 
 
 @pytest.mark.parametrize("layout", ["train2017", "images/train2017", "images", "train2017/images"])
-def test_cocos_own_names_and_other_places_of_images_are_found(tmp_path, layout):
+def test_coco_file_names_and_other_image_folders_are_found(tmp_path, layout):
     made = pictures(5)
     for picture in made:
         save(picture, tmp_path / layout)
@@ -273,7 +273,7 @@ def test_the_layout_with_a_json_in_each_split_folder(tmp_path, val):
     assert_shows(open_dataset(tmp_path, "test"), pictures(4, 2))
 
 
-def test_a_lone_split_of_another_name_is_the_training_split(tmp_path):
+def test_a_single_split_of_any_name_is_the_training_split(tmp_path):
     (tmp_path / "annotations").mkdir()
     made = pictures(10)
     for picture in made:
@@ -308,7 +308,7 @@ def test_voc_files_beside_their_images(tmp_path):
 @pytest.mark.parametrize("images", ["JPEGImages", "images", "Images", ".", "beside"])
 @pytest.mark.parametrize("annotations", ["Annotations", "annotations"])
 @pytest.mark.parametrize("renamed", [False, True])
-def test_places_of_voc_files_and_images(tmp_path, annotations, images, renamed):
+def test_voc_files_and_images_are_found_in_all_known_folders(tmp_path, annotations, images, renamed):
     made = pictures(10)
     for picture in made:
         save(picture, tmp_path / (annotations if images == "beside" else images))
@@ -321,7 +321,7 @@ def test_places_of_voc_files_and_images(tmp_path, annotations, images, renamed):
     assert check(tmp_path).faults == []
 
 
-def test_images_of_voc_are_where_most_of_them_are(tmp_path):
+def test_the_voc_image_folder_is_the_one_with_most_images(tmp_path):
     root = write_voc_folder(tmp_path / "voc")
     (root / "JPEGImages").rename(root / "images")
     (root / "JPEGImages").mkdir()
@@ -336,7 +336,7 @@ def test_json_beside_xml_files_is_coco(coco_folder):
     assert find_source(coco_folder).name == "COCO"
 
 
-def test_voc_corners_count_from_0_where_a_0_occurs(voc_folder):
+def test_voc_corners_start_at_0_if_a_0_occurs(voc_folder):
     picture = pictures(20)[6]
     before = next(r for r in open_dataset(voc_folder).records if picture.stem in r.name).boxes
     path = voc_folder / "Annotations" / f"{picture.stem}.xml"
@@ -348,14 +348,14 @@ def test_voc_corners_count_from_0_where_a_0_occurs(voc_folder):
     assert (after[:, 2:] == before[:, 2:]).all()
 
 
-def test_voc_below_its_devkit_folder_and_class_lists_that_are_no_splits(tmp_path):
+def test_voc_in_its_devkit_folder_with_class_lists_that_are_not_splits(tmp_path):
     root = write_voc_folder(tmp_path / "VOCdevkit" / "VOC2012")
     (root / "ImageSets" / "Main" / "nut_train.txt").write_text("picture004 1\npicture005 -1\n")
     assert sorted(find_source(tmp_path).splits) == ["train", "val"]
     assert len(open_dataset(tmp_path, "train")) == 16
 
 
-def test_a_class_that_only_validation_shows_has_the_same_label_in_both(voc_folder):
+def test_a_class_that_occurs_only_in_validation_has_the_same_label_in_both_splits(voc_folder):
     path = voc_folder / "Annotations" / "picture000.xml"
     path.write_text(path.read_text().replace("<name>", "<name>a"))
     train, val = open_dataset(voc_folder, "train"), open_dataset(voc_folder, "val")
@@ -374,7 +374,7 @@ def test_yolo_names_as_a_dict_and_polygons(yolo_folder):
     assert record.boxes[0].tolist() == pytest.approx([0.25 * width, 0.25 * height, 0.5 * width, 0.75 * height])
 
 
-def test_yolo_as_exports_write_it_with_paths_that_seem_to_lead_out(tmp_path):
+def test_yolo_exports_with_paths_that_seem_to_lead_out(tmp_path):
     made = pictures(6)
     for picture in made:
         save(picture, tmp_path / "train" / "images")
@@ -409,7 +409,7 @@ def test_the_classes_of_another_split_are_ordered_as_in_training(coco_folder):
     assert_shows(val, pictures(4, 1))
 
 
-def test_other_classes_than_in_training_are_an_error_that_shows_both(coco_folder):
+def test_classes_that_differ_from_training_are_an_error_that_lists_both(coco_folder):
     content, write = edit_coco(coco_folder, "val")
     content["categories"][1]["name"] = "Gear"
     write()
@@ -436,7 +436,7 @@ def test_images_that_show_some_of_the_classes_alone_keep_their_names(tmp_path):
         open_dataset(tmp_path, "all", classes=CLASSES[:2])
 
 
-def test_boxes_that_stick_out_by_less_than_a_pixel_are_clipped_without_a_word(coco_folder):
+def test_boxes_beyond_the_image_by_less_than_a_pixel_are_clipped_silently(coco_folder):
     content, write = edit_coco(coco_folder)
     image = content["images"][0]
     content["annotations"][0]["bbox"] = [-0.9, -0.5, image["width"] + 1.7, image["height"] + 1.2]
@@ -446,13 +446,13 @@ def test_boxes_that_stick_out_by_less_than_a_pixel_are_clipped_without_a_word(co
     assert dataset.records[0].boxes[0].tolist() == [0, 0, image["width"], image["height"]]
 
 
-def test_links_of_whole_image_folders_may_lead_elsewhere(coco_folder, tmp_path):
+def test_image_folders_may_be_links_to_elsewhere(coco_folder, tmp_path):
     shutil.move(coco_folder / "train", tmp_path / "big_disk")
     (coco_folder / "train").symlink_to(tmp_path / "big_disk")
     assert len(open_dataset(coco_folder)) == 16
 
 
-def test_folders_that_are_no_dataset_are_told_what_is_expected(tmp_path):
+def test_folders_without_a_dataset_get_a_message_with_the_expected_layouts(tmp_path):
     with pytest.raises(DataError, match=r"no such folder; give the folder of a dataset$"):
         open_dataset(tmp_path / "nowhere")
     with pytest.raises(DataError, match="no such folder; give the folder of a dataset, or 'shapes' for the"):
@@ -461,7 +461,7 @@ def test_folders_that_are_no_dataset_are_told_what_is_expected(tmp_path):
         open_dataset(tmp_path)
 
 
-def test_an_unknown_split_is_answered_by_those_there_are(coco_folder):
+def test_an_unknown_split_is_an_error_that_lists_the_splits(coco_folder):
     with pytest.raises(DataError, match=r"has no test split, only train, val; .*or choose another split with --split$"):
         open_dataset(coco_folder, "test")
 
@@ -482,7 +482,7 @@ def test_the_built_in_dataset_written_as_coco_opens_with_the_same_pixels_and_box
         assert opened.ground_truth()["annotations"] == dataset.ground_truth()["annotations"]
 
 
-def test_skip_bad_leaves_out_and_counts(coco_folder):
+def test_skip_bad_skips_and_counts_faults(coco_folder):
     content, write = edit_coco(coco_folder)
     image = content["images"][1]
     mine = [a for a in content["annotations"] if a["image_id"] == image["id"]]

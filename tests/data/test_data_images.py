@@ -1,4 +1,4 @@
-"""Whatever an image file holds comes out as RGB bytes, or as an error that names it."""
+"""Every image file is read as RGB bytes, or raises an error that names it."""
 
 import io
 
@@ -37,7 +37,7 @@ def picture() -> Image.Image:
         (".webp", "RGB", {"lossless": True}),
     ],
 )
-def test_colour_images_become_rgb(tmp_path, ending, mode, options):
+def test_color_images_become_rgb(tmp_path, ending, mode, options):
     path = tmp_path / f"a{ending}"
     picture().convert(mode).save(path, **options)
     image = read_image(path)
@@ -50,7 +50,7 @@ def test_colour_images_become_rgb(tmp_path, ending, mode, options):
 @pytest.mark.parametrize(
     ("ending", "mode"), [(".jpg", "L"), (".png", "L"), (".png", "LA"), (".png", "1"), (".tif", "L")]
 )
-def test_grey_images_become_three_equal_channels(tmp_path, ending, mode):
+def test_gray_images_become_three_equal_channels(tmp_path, ending, mode):
     path = tmp_path / f"a{ending}"
     picture().convert(mode).save(path)
     image = read_image(path)
@@ -68,7 +68,7 @@ def test_sixteen_bit_images_keep_their_upper_byte(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", [".jpg", ".png", ".tif"])
-def test_images_are_turned_as_their_exif_orientation_says(tmp_path, ending):
+def test_exif_orientation_is_applied(tmp_path, ending):
     path = tmp_path / f"a{ending}"
     exif = Image.Exif()
     exif[0x0112] = 6  # a camera held upright: to be turned by 90 degrees clockwise
@@ -82,7 +82,7 @@ def test_images_are_turned_as_their_exif_orientation_says(tmp_path, ending):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("ending", [".jpg", ".png", ".webp", ".tif"])
-def test_every_way_of_reading_turns_an_image_alike(tmp_path, ending, orientation):
+def test_all_readers_apply_the_same_orientation(tmp_path, ending, orientation):
     path = tmp_path / f"a{ending}"
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -96,7 +96,7 @@ def test_every_way_of_reading_turns_an_image_alike(tmp_path, ending, orientation
 
 
 @pytest.mark.parametrize("ending", [".jpg", ".png", ".webp"])
-def test_an_orientation_in_xmp_alone_turns_neither_size_nor_pixels(tmp_path, ending):
+def test_orientation_in_xmp_is_ignored_for_size_and_pixels(tmp_path, ending):
     path = tmp_path / f"a{ending}"
     xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
     text = PngInfo()
@@ -123,7 +123,7 @@ def test_truncated_images_are_refused_by_name(tmp_path, ending):
     assert ".cpp" not in str(caught.value)
 
 
-def test_files_that_are_no_images_are_refused_by_name(tmp_path):
+def test_files_that_are_not_images_are_refused_by_name(tmp_path):
     path = tmp_path / "notes.jpg"
     path.write_text("not an image")
     with pytest.raises(DataError, match=r"notes\.jpg: cannot be read as an image \(unknown image format\)"):

@@ -1,4 +1,4 @@
-"""Folders as annotation tools and people lay them out open as they are; others are told what to change."""
+"""Layouts of annotation tools open as they are; for other folders, the message says what to change."""
 
 import json
 import shutil
@@ -218,7 +218,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_open_as_they_are_and_from_two_folders_above(tmp_path, name):
+def test_layouts_open_from_their_folder_and_from_two_folders_above(tmp_path, name):
     root = tmp_path / "download" / "parts-v1" / "parts"
     root.mkdir(parents=True)
     kind = LAYOUTS[name](root)
@@ -235,7 +235,7 @@ def test_layouts_open_as_they_are_and_from_two_folders_above(tmp_path, name):
         assert "train: data.yaml names a test split, '../test/images', which does not exist" in report.notes
 
 
-def test_images_found_by_the_end_of_their_names_are_noted_and_never_two_by_one_file(tmp_path):
+def test_images_matched_by_the_end_of_their_path_are_noted_and_never_used_twice(tmp_path):
     label_studio_coco(tmp_path)
     first = MADE[0].stem
     note = f"6 images were found by the end of their path, such as 'images\\\\1/{first}.jpg' as images/{first}.jpg"
@@ -247,7 +247,7 @@ def test_images_found_by_the_end_of_their_names_are_noted_and_never_two_by_one_f
         open_dataset(tmp_path)
 
 
-def test_no_end_of_a_name_leads_out_of_the_folder(tmp_path):
+def test_matching_by_the_end_of_a_path_never_leaves_the_folder(tmp_path):
     label_studio_coco_upload(tmp_path / "parts")
     outside = tmp_path / "outside.jpg"
     image = tmp_path / "parts" / "images" / f"{MADE[0].stem}.jpg"
@@ -272,7 +272,7 @@ def test_a_category_that_groups_the_others_is_a_class_if_it_has_boxes(tmp_path):
     assert open_dataset(tmp_path).classes == ["parts-8Xz2", *CLASSES]
 
 
-def test_a_file_of_the_dataset_may_be_named_instead_of_its_folder(tmp_path, monkeypatch):
+def test_a_dataset_opens_by_its_yaml_or_json_file(tmp_path, monkeypatch):
     yolo = write_yolo_folder(tmp_path / "yolo")
     (yolo / "data.yaml").rename(yolo / "parts.yaml")
     (yolo / "data.yaml").write_text("train: images/nowhere\nnames: [a]\n")
@@ -293,7 +293,7 @@ def test_a_file_of_the_dataset_may_be_named_instead_of_its_folder(tmp_path, monk
         open_dataset(coco / "train" / "picture000.jpg")
 
 
-def test_a_yaml_whose_path_leads_elsewhere_says_so(tmp_path):
+def test_a_yaml_with_a_path_outside_the_folder_is_explained(tmp_path):
     root = write_yolo_folder(tmp_path / "parts")
     (tmp_path / "parts.yaml").write_text("path: ../../datasets/parts\ntrain: images/train\nnames: [a, b, c]\n")
     with pytest.raises(DataError, match=r"path is '\.\./\.\./datasets/parts', which leads out of the folder, and"):
@@ -302,7 +302,7 @@ def test_a_yaml_whose_path_leads_elsewhere_says_so(tmp_path):
     assert len(open_dataset(tmp_path / "parts.yaml", val="train")) == 16
 
 
-def test_several_datasets_below_a_folder_are_named(tmp_path):
+def test_several_datasets_in_a_folder_are_listed(tmp_path):
     write_coco_folder(tmp_path / "one")
     write_voc_folder(tmp_path / "two")
     with pytest.raises(DataError, match=r"contains several datasets \(one, two\); choose one of them"):
@@ -381,14 +381,14 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("write", UNKNOWN)
-def test_other_folders_are_told_what_was_found_and_what_to_change(tmp_path, write):
+def test_unknown_folders_are_described_with_advice(tmp_path, write):
     write(tmp_path)
     with pytest.raises(DataError) as caught:
         open_dataset(tmp_path)
     assert UNKNOWN[write] in str(caught.value)
 
 
-def test_the_histogram_of_sizes_counts_an_image_once_though_two_splits_have_it(tmp_path):
+def test_the_size_histogram_counts_an_image_of_two_splits_once(tmp_path):
     root = write_voc_folder(tmp_path / "voc")
     both = [(root / "ImageSets/Main" / f"{split}.txt").read_text() for split in ("train", "val")]
     (root / "ImageSets" / "Main" / "trainval.txt").write_text("".join(both))

@@ -1,4 +1,4 @@
-"""Batches: the same whoever loads them, each image once, and exactly on from where a run was stopped."""
+"""Batches do not depend on the workers, contain each image once, and resume where a run was stopped."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def item(height, width, value=200):
     }
 
 
-def test_a_batch_is_padded_with_the_mean_colour_at_right_and_bottom():
+def test_a_batch_is_padded_with_the_mean_color_at_right_and_bottom():
     batch = collate([item(30, 70), item(33, 20)])
     assert batch.images.shape == (2, 3, 64, 96)
     assert batch.images.dtype == torch.uint8
@@ -56,7 +56,7 @@ def test_a_batch_is_padded_with_the_mean_colour_at_right_and_bottom():
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_is_padded_with_the_colour_that_is_asked_for(workers):
+def test_a_batch_is_padded_with_the_given_color(workers):
     small = ShapesDataset("train", images=2, size=40)
     (batch,) = build_loader(small, 2, shuffle=False, workers=workers, colour=(1, 2, 3)).epoch(0)
     assert torch.equal(batch.images, collate([small[0], small[1]], colour=(1, 2, 3)).images)
@@ -64,7 +64,7 @@ def test_a_batch_is_padded_with_the_colour_that_is_asked_for(workers):
     assert (batch.images[:, :, :40, 40:].transpose(0, 1).flatten(1) == torch.tensor([[1], [2], [3]])).all()
 
 
-def test_training_pads_with_the_mean_colour_of_the_recipe(tmp_path, monkeypatch):
+def test_training_pads_with_the_mean_color_of_the_recipe(tmp_path, monkeypatch):
     class Enough(Exception):
         pass
 
@@ -83,7 +83,7 @@ def test_a_batch_that_fits_is_not_padded():
     assert collate([item(65, 32)], divisor=1).images.shape == (1, 3, 65, 32)
 
 
-def test_every_image_comes_once_an_epoch_in_an_order_of_seed_and_epoch():
+def test_every_image_appears_once_per_epoch_in_an_order_set_by_seed_and_epoch():
     for epoch in range(3):
         assert sorted(epoch_order(50, 7, epoch, shuffle=True)) == list(range(50))
     once = epoch_order(50, 7, 1, True)
@@ -115,14 +115,14 @@ def test_augmentation_differs_between_epochs_and_seeds(dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stopped_epoch_goes_on_exactly_there(dataset, workers):
+def test_a_stopped_epoch_resumes_at_the_same_batch(dataset, workers):
     whole = list(build_loader(dataset, 4, shuffle=True, seed=3).epoch(1))
     rest = list(build_loader(dataset, 4, shuffle=True, seed=3, workers=workers).epoch(1, start=2))
     assert len(rest) == 4
     assert all(map(same, whole[2:], rest))
 
 
-def test_an_epoch_may_be_left_in_the_middle_and_another_begun(dataset):
+def test_a_new_epoch_can_start_before_the_last_one_ended(dataset):
     loader = build_loader(dataset, 4, shuffle=True, seed=3, workers=2)
     next(loader.epoch(0))
     again = list(loader.epoch(1))
@@ -147,7 +147,7 @@ def test_a_process_without_images_in_the_last_training_step_gets_a_blank_one(dat
     assert Counter(name for share in shares for name in names(share))["(blank)"] == 10
 
 
-def test_evaluation_shows_each_image_once_and_no_blank_ones(dataset):
+def test_evaluation_uses_each_image_once_and_no_blank_ones(dataset):
     loaders = [build_loader(dataset, 11, shuffle=False, rank=r, world_size=11) for r in range(11)]
     shares = [list(loader.epoch(0)) for loader in loaders]
     assert [len(loader) for loader in loaders] == [len(share) for share in shares] == [3] + [2] * 10
@@ -155,7 +155,7 @@ def test_evaluation_shows_each_image_once_and_no_blank_ones(dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_random_numbers_of_the_training_are_left_alone(dataset, workers):
+def test_the_loader_does_not_change_the_global_random_state(dataset, workers):
     loader = build_loader(dataset, 4, shuffle=True, workers=workers)
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -178,7 +178,7 @@ def broken_dataset(tmp_path, skip_bad: bool) -> DetectionDataset:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_image_that_cannot_be_read_is_named_without_a_workers_traceback(tmp_path, workers):
+def test_an_unreadable_image_is_named_without_the_traceback_of_a_worker(tmp_path, workers):
     loader = build_loader(broken_dataset(tmp_path, skip_bad=False), 2, shuffle=False, workers=workers)
     with pytest.raises(DataError, match=r"^.*image2\.png: the image is missing") as caught:
         list(loader.epoch(0))
@@ -193,7 +193,7 @@ def test_under_skip_bad_the_batch_keeps_its_size_and_names_the_fault(tmp_path):
     assert "image2.png: the image is missing" in faults[2]
 
 
-def test_a_worker_that_dies_is_said_plainly(dataset):
+def test_a_dead_worker_gives_a_clear_message(dataset):
     def die(image, target):
         os.kill(os.getpid(), signal.SIGKILL)
         return image, target
@@ -203,18 +203,18 @@ def test_a_worker_that_dies_is_said_plainly(dataset):
         next(loader.epoch(0))
 
 
-def test_wrong_settings_say_what_would_be_right(dataset):
+def test_errors_in_settings_say_what_is_valid(dataset):
     with pytest.raises(ValueError, match="batch_size is 3, for 2 processes; it counts the images of all of them"):
         build_loader(dataset, 3, shuffle=True, world_size=2)
     with pytest.raises(DataError, match="the dataset has no images"):
         build_loader(dataset.subset([]), 3, shuffle=True)
 
 
-def test_a_loader_left_to_itself_takes_one_worker_for_each_core_but_one(dataset):
+def test_the_default_number_of_workers_is_one_less_than_the_cores(dataset):
     assert build_loader(dataset, 5, shuffle=False, workers=None)._loader.num_workers == (os.cpu_count() or 1) - 1
 
 
-def test_mixed_seeds_of_neighbours_have_nothing_in_common():
+def test_mixed_seeds_of_neighbors_are_unrelated():
     seeds = {mixed(a, b, c) for a in range(10) for b in range(10) for c in range(10)}
     assert len(seeds) == 1000
     assert all(0 <= seed < 2**63 for seed in seeds)

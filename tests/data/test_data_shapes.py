@@ -1,4 +1,4 @@
-"""The built-in dataset: same seed, same bytes; and what it promises about its objects."""
+"""The built-in dataset: the same seed gives the same bytes, and its objects have the documented properties."""
 
 import hashlib
 import pickle
@@ -45,7 +45,7 @@ def test_images_do_not_depend_on_those_drawn_before():
         assert torch.equal(backwards[i][0], images[i])
 
 
-def test_splits_and_seeds_give_other_images():
+def test_splits_and_seeds_have_different_images():
     first = ShapesDataset("train", images=1)[0][0]
     assert not torch.equal(first, ShapesDataset("val", images=1)[0][0])
     assert not torch.equal(first, ShapesDataset("test", images=1)[0][0])
@@ -64,7 +64,7 @@ def test_the_cache_changes_nothing():
     assert torch.equal(dataset[1][0], first[0])
 
 
-def test_what_a_forked_process_draws_is_in_the_cache_of_all():
+def test_forked_processes_share_the_cache():
     dataset = ShapesDataset("val", images=4)
     context = torch.multiprocessing.get_context("fork")
     process = context.Process(target=dataset.load, args=(2,))
@@ -100,7 +100,7 @@ def test_sizes_span_a_factor_of_six(many):
     assert LARGEST / SMALLEST > 6
 
 
-def test_some_objects_are_hidden_in_part_but_never_more_than_half(monkeypatch):
+def test_objects_are_partly_hidden_but_never_more_than_half(monkeypatch):
     from rankwise.data import shapes
 
     hidden = []
@@ -119,7 +119,7 @@ def test_some_objects_are_hidden_in_part_but_never_more_than_half(monkeypatch):
     assert sum(share > 0.2 for share in hidden) > 10
 
 
-def test_colour_does_not_tell_the_class():
+def test_color_does_not_reveal_the_class():
     """A class's mean colour is as far from the other classes' as chance has it."""
     dataset = ShapesDataset("train", images=150)
     colours: dict[int, list] = {label: [] for label in range(8)}
@@ -133,7 +133,7 @@ def test_colour_does_not_tell_the_class():
         assert ((torch.stack(group).mean(0) - everything.mean(0)).abs() < 4 * error).all()
 
 
-def test_a_subset_and_a_pickle_show_the_same_images():
+def test_subsets_and_pickles_have_the_same_images():
     dataset = ShapesDataset("train", images=6)
     subset = dataset.subset([4, 2])
     assert len(subset) == len(subset.records) == 2
@@ -142,14 +142,14 @@ def test_a_subset_and_a_pickle_show_the_same_images():
     assert torch.equal(pickle.loads(pickle.dumps(subset))[1][0], dataset[2][0])
 
 
-def test_wrong_settings_say_what_would_be_right():
+def test_errors_in_settings_say_what_is_valid():
     with pytest.raises(ValueError, match="split is 'vall'; the built-in dataset has 'train', 'val', 'test'"):
         ShapesDataset("vall")
     with pytest.raises(ValueError, match="at least 1 image of 32 pixels"):
         ShapesDataset("val", size=8)
 
 
-def test_coverage_agrees_with_counting_fine_samples():
+def test_coverage_equals_supersampling():
     ring = placed(ellipse_ring(48), 14.3, 6.1, 100, 20.3, 17.8)
     hole = placed(ellipse_ring(48)[::-1], 7.0, 3.0, 100, 20.3, 17.8)
     outline = Outline([ring, hole])
@@ -173,7 +173,7 @@ def _inside(ring: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return inside
 
 
-def test_dice_are_even():
+def test_random_numbers_are_uniform():
     dice = Dice(1, 2, 3)
     counts = np.bincount([dice.below(10) for _ in range(20_000)], minlength=10)
     assert np.abs(counts - 2000).max() < 200

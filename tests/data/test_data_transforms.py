@@ -1,4 +1,4 @@
-"""Boxes follow their pixels through every transform, and what belongs to a box goes with it."""
+"""Boxes follow their pixels through every transform, and per-box entries are kept with their boxes."""
 
 import pytest
 import torch
@@ -77,7 +77,7 @@ def test_a_flip_mirrors_image_and_boxes():
     assert_boxes_are_around_their_pixels(image, target, 0)
 
 
-def test_a_flip_comes_as_often_as_set():
+def test_flip_probability_is_respected():
     transform = TrainTransform(InputSettings(60, 100), AugmentSettings(flip=0.3))
     torch.manual_seed(0)
     flips = sum(transform(*sample())[1]["boxes"][0, 0] == 60 for _ in range(1000))
@@ -95,7 +95,7 @@ def test_multi_scale_draws_from_the_given_sides():
     assert {transform(*sample())[1]["size"] for _ in range(40)} == {(32, 32), (96, 96)}
 
 
-def test_training_on_squares_leaves_evaluation_its_ratio():
+def test_square_training_does_not_change_the_aspect_ratio_in_evaluation():
     settings = InputSettings(50, 83)
     image, target = TrainTransform(settings, AugmentSettings(flip=0, square=64))(*sample())
     assert image.shape == (3, 64, 64)
@@ -103,7 +103,7 @@ def test_training_on_squares_leaves_evaluation_its_ratio():
     assert EvalTransform(settings)(*sample())[1]["size"] == (50, 83)
 
 
-def test_a_scale_above_the_limit_of_the_long_side_is_cut_off_there():
+def test_the_maximum_long_side_limits_multi_scale_sizes():
     transform = TrainTransform(InputSettings(60, 100), AugmentSettings(flip=0, short_sides=(900,)))
     assert transform(*sample())[1]["size"] == (60, 100)
 
@@ -131,7 +131,7 @@ def test_ssd_augmentation_keeps_boxes_around_their_pixels(seed):
     assert inside.max() < 130
 
 
-def test_what_belongs_to_a_box_is_dropped_with_it():
+def test_per_box_entries_are_dropped_with_their_box():
     transform = TrainTransform(InputSettings(60, 100), AugmentSettings(flip=0, ssd=True))
     dropped = 0
     for seed in range(60):
@@ -147,7 +147,7 @@ def test_what_belongs_to_a_box_is_dropped_with_it():
     assert dropped > 5
 
 
-def test_a_crop_keeps_what_is_left_of_a_crowd_and_is_not_placed_by_it():
+def test_crops_ignore_crowd_boxes_but_keep_their_visible_part():
     """The crowd covers the left 60 percent; its centre is often cut off, its pixels then still are no background."""
     transform = TrainTransform(InputSettings(60, 100), AugmentSettings(flip=0, ssd=True))
     cut = 0
@@ -168,7 +168,7 @@ def test_a_crop_keeps_what_is_left_of_a_crowd_and_is_not_placed_by_it():
 
 @pytest.mark.parametrize("ssd", [False, True])
 @pytest.mark.parametrize("size", [(60, 100), (1, 1), (2, 300)])
-def test_images_without_objects_and_of_odd_sizes_pass(ssd, size):
+def test_images_without_objects_and_of_odd_sizes_are_accepted(ssd, size):
     transform = TrainTransform(InputSettings(64, 128), AugmentSettings(ssd=ssd))
     for seed in range(10):
         torch.manual_seed(seed)
@@ -188,7 +188,7 @@ def test_boxes_that_vanish_are_dropped_in_training_but_not_in_evaluation():
     assert target["labels"].tolist() == [0, 1]
 
 
-def test_a_seed_decides_everything():
+def test_a_seed_determines_the_augmentation():
     transform = TrainTransform(InputSettings(60, 100), AugmentSettings(ssd=True, short_range=(40, 80)))
     torch.manual_seed(5)
     first = transform(*sample())
@@ -209,13 +209,13 @@ def test_a_seed_decides_everything():
         ({"square": 64, "short_sides": (64, 96)}, "set one of them"),
     ],
 )
-def test_wrong_settings_say_what_would_be_right(settings, message):
+def test_errors_in_settings_say_what_is_valid(settings, message):
     with pytest.raises(ValueError, match=message):
         AugmentSettings(**settings)
 
 
 @pytest.mark.parametrize("turn", [-0.5, -0.05, 0.0, 0.03, 0.31])
-def test_hues_are_turned_as_torchvision_turns_them(turn):
+def test_hue_rotation_equals_torchvision(turn):
     image = torch.randint(0, 256, (3, 190, 200), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     image[:, :40] = image[:1, :40]  # greys
     image[:, 40:60] &= 128  # equal and empty channels
@@ -224,7 +224,7 @@ def test_hues_are_turned_as_torchvision_turns_them(turn):
     assert (difference > 0).float().mean() < 0.001
 
 
-def test_colours_are_distorted_as_by_torchvision_with_the_same_seed():
+def test_photometric_distortion_equals_torchvision_with_the_same_seed():
     image = torch.randint(0, 256, (3, 32, 48), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     for seed in range(40):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What the tutorial makes, made by the tutorial's own commands, only smaller."""
+"""The files of the tutorial, made by its own commands at a smaller size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code in README and docs: fenced blocks and what stands in the text between backticks."""
+"""The code in README and docs: fenced blocks, and inline code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands as the docs have them, taken as far as where the work would begin: a flag that does not exist fails."""
+"""Commands of the docs, run up to the point where the work would start: unknown flags fail."""
 
 from __future__ import annotations
 

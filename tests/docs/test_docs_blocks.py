@@ -1,4 +1,4 @@
-"""Every piece of code in README and docs does what it says, or at least names only what exists."""
+"""All code in README and docs runs, or at least refers only to things that exist."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_python_in_the_docs_runs(block: Block, workshop: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     "block", [block for block in of_all_pages("bash") if block.file != "docs/tutorial.md"], ids=str
 )
-def test_commands_in_the_docs_are_understood(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_the_docs_parse(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if "my_package" in block.text:
         classes = [python.text for python in of_all_pages("python") if python.file == block.file]
@@ -63,7 +63,7 @@ def test_every_built_in_recipe_is_described() -> None:
     assert [name for name in built_in_recipes() if f"`{name}`" not in page] == []
 
 
-def test_the_tutorial_leaves_what_it_promises(workshop: Path) -> None:
+def test_the_tutorial_writes_the_files_it_mentions(workshop: Path) -> None:
     for name in (
         "runs/first/best.safetensors",
         "runs/first/eval.json",
@@ -89,7 +89,7 @@ def test_commands_within_sentences_name_what_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_code_hides_from_these_tests(page: Path) -> None:
+def test_all_code_blocks_are_covered(page: Path) -> None:
     text = page.read_text()
     assert {block.language for block in fenced(text, page.name)} <= LANGUAGES
     assert not indented_commands(text)

@@ -1,4 +1,4 @@
-"""The page about COCO shows what the benchmark wrote."""
+"""The COCO page shows the results of the benchmark."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The README shows what the commands that it names have printed, and the first page stays short."""
+"""The README shows the output of the commands it names, and stays short."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_the_readme_shows_the_calibration_that_was_measured() -> None:
         assert f"| {name} | {cells} |" in README
 
 
-def test_the_readme_shows_what_make_run_reached() -> None:
+def test_the_readme_shows_the_result_of_make_run() -> None:
     run = json.loads((ROOT / "benchmarks" / "results" / "make_run.json").read_text())
     cells = [f"{run[name]:.1f}" for name in ("AP", "AP50", "AP75")] + [f"{run[name]:.3f}" for name in ("PCC", "ECE")]
     assert f"| {' | '.join(cells)} | {run['time']} |" in README

@@ -1,4 +1,4 @@
-"""The documentation's site: built strictly, complete, and readable without a network."""
+"""The documentation site builds strictly, is complete, and works without a network."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_api_pages_show_every_public_name(room: str, site: Path) -> None:
         ("::: rankwise.losses.NoLoss", "Could not collect 'rankwise.losses.NoLoss'"),
     ],
 )
-def test_a_page_that_leads_nowhere_stops_the_build(lines: str, said: str, site: Path, source: Path) -> None:
+def test_a_broken_link_fails_the_build(lines: str, said: str, site: Path, source: Path) -> None:
     page = source / "docs" / "recipes.md"
     before = page.read_text()
     page.write_text(f"{before}\n\n{lines}\n")

@@ -1,4 +1,4 @@
-"""Losses with one term per sample as a GPU would compute them, compared with a CPU: run by test_losses_gpu.py."""
+"""Compares samplewise losses on an emulated GPU with a CPU; run by test_losses_gpu.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes that the pairwise losses are tested on."""
+"""Scenes for the tests of pairwise losses."""
 
 from dataclasses import dataclass
 

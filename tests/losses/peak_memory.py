@@ -1,4 +1,4 @@
-"""Prints the peak memory of losses above their inputs, with 20,000 positives, as multiples of the logits' size."""
+"""Prints the peak memory of losses beyond their inputs, with 20,000 positives, as a multiple of the logits."""
 
 from __future__ import annotations
 

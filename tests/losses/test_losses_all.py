@@ -1,4 +1,4 @@
-"""What is true of every loss: a new one is tested by being exported."""
+"""Properties of every loss; a new loss is tested as soon as it is exported."""
 
 import copy
 import inspect
@@ -143,7 +143,7 @@ def test_the_order_of_the_rows_does_not_matter(loss):
     torch.testing.assert_close(gradient_of(other, mixed), gradient[order], rtol=1e-7, atol=1e-10)
 
 
-def test_twice_the_same_input_is_twice_the_same_result(loss):
+def test_results_are_deterministic(loss):
     logits, labels, quality = scene()
     again = copy.deepcopy(loss)
     first, second = loss(logits, labels, quality), again(logits, labels, quality)
@@ -151,7 +151,7 @@ def test_twice_the_same_input_is_twice_the_same_result(loss):
     assert torch.equal(gradient_of(first, logits), gradient_of(second, logits))
 
 
-def test_gradient_descent_lowers_the_loss_and_lifts_the_positives(loss):
+def test_gradient_descent_lowers_the_loss_and_raises_the_positives(loss):
     logits, labels, quality = scene()
     positive = torch.nn.functional.one_hot(labels.clamp(min=0), 5)[:, :4].bool() & (labels >= 0)[:, None]
     negative = ~positive & (labels >= 0)[:, None]
@@ -186,7 +186,7 @@ def test_one_class(loss):
     assert_precise(loss, logits, labels, quality)
 
 
-def test_ignored_rows_take_no_part(loss):
+def test_ignored_rows_have_no_effect(loss):
     logits, labels, quality = scene()
     value = copy.deepcopy(loss)(logits, labels, quality)
     assert not gradient_of(value, logits)[labels < 0].any()
@@ -240,7 +240,7 @@ def test_logits_spread_over_thousands(loss):
     assert_precise(loss, (logits.detach() * 1500).requires_grad_(), labels, quality)
 
 
-def test_gradient_scales_with_what_comes_from_above(loss):
+def test_gradient_scales_with_the_upstream_gradient(loss):
     logits, labels, quality = scene()
     value = loss(logits, labels, quality)
     once = torch.autograd.grad(value, logits, retain_graph=True)[0]
@@ -278,7 +278,7 @@ def test_threads_do_not_change_the_result(loss):
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-9)
 
 
-def test_a_compiled_step_may_go_through_it(loss):
+def test_works_under_torch_compile(loss):
     logits, labels, quality = scene()
     expected = copy.deepcopy(loss)(2 * logits, labels, quality)
     torch.compiler.reset()
@@ -323,7 +323,7 @@ def test_labels_out_of_range_are_an_error_that_says_where(loss):
         loss(logits, labels, quality)
 
 
-def test_shapes_that_do_not_fit_are_an_error(loss):
+def test_mismatched_shapes_are_an_error(loss):
     logits, labels, quality = scene()
     with pytest.raises(ValueError, match="labels"):
         loss(logits, labels[1:], quality)

@@ -1,4 +1,4 @@
-"""The call with a target per entry, true of every loss: several positives in a row, masks, weights, a normaliser."""
+"""Dense targets, for every loss: several positives per row, masks, weights, a normalizer."""
 
 import copy
 import re
@@ -71,13 +71,13 @@ def by_class(loss: Loss) -> bool:
 
 
 @pytest.mark.parametrize("several", [0, 5, 100], ids=["one per row", "a few with two", "most with two"])
-def test_is_the_loss_of_every_entry_as_a_row(loss: Loss, several: int) -> None:
+def test_dense_targets_equal_labels_with_every_entry_as_a_row(loss: Loss, several: int) -> None:
     if by_class(loss):
         pytest.skip("its classes make a difference")
     assert_dense(loss, *scene(several))
 
 
-def test_agrees_with_labels(loss: Loss) -> None:
+def test_dense_targets_equal_labels(loss: Loss) -> None:
     logits, targets = scene()
     quality, labels = targets.max(-1)
     labels = torch.where(quality > 0, labels, CLASSES)
@@ -168,7 +168,7 @@ PAIRWISE = [
 
 
 @pytest.mark.parametrize("loss", PAIRWISE, ids=["APE", "AP per image", "valid negatives"])
-def test_weights_of_negatives_in_a_ranking_are_repetitions(loss: Loss) -> None:
+def test_an_integer_weight_of_a_negative_equals_repeating_it(loss: Loss) -> None:
     logits, targets = scene(5)
     generator = torch.Generator().manual_seed(3)
     times = torch.randint(0, 4, targets.shape, generator=generator).where(targets <= 0, 1)
@@ -191,7 +191,7 @@ def test_weights_of_negatives_in_a_ranking_are_repetitions(loss: Loss) -> None:
     torch.testing.assert_close(gradient_of(weighted, leaf), gradient_of(parts.sum(), leaf))
 
 
-def test_terms_per_positive_read_no_masked_entries_and_may_be_none() -> None:
+def test_terms_per_positive_ignore_masked_entries_and_can_be_empty() -> None:
     logits, targets = scene(5)
     mask = torch.rand(logits.shape, generator=torch.Generator().manual_seed(4)) > 0.3
     loss, spoiled = APELoss(method="dense"), logits.masked_fill(~mask, torch.nan).requires_grad_()
@@ -212,7 +212,7 @@ def test_terms_per_positive_read_no_masked_entries_and_may_be_none() -> None:
         (APELoss(method="dense", scope="world"), "do not support"),
     ],
 )
-def test_losses_without_terms_per_positive_say_which_have_them(loss: Loss, message: str) -> None:
+def test_losses_without_terms_per_positive_name_those_that_have_them(loss: Loss, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         loss.dense(*scene(), reduction="none")
 
@@ -255,7 +255,7 @@ def test_no_positives_and_nothing_at_all(loss: Loss) -> None:
         ({"normalizer": 0.0}, ValueError, "normalizer must be a single number above 0"),
     ],
 )
-def test_bad_arguments_are_errors_that_say_what(change: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_arguments_give_specific_errors(change: dict[str, Any], error: type[Exception], message: str) -> None:
     arguments = {"logits": torch.zeros(2, 3), "targets": torch.zeros(2, 3)} | change
     with pytest.raises(error, match=message):
         APELoss().dense(**arguments)
@@ -273,7 +273,7 @@ def test_arrays_and_scalars_are_refused_in_the_call_with_labels(loss: Loss) -> N
 
 
 @pytest.mark.parametrize("made", [t for t in ALL if "lam" in (t.__init__.__annotations__)])
-def test_a_number_in_quotes_is_refused(made: type[Loss]) -> None:
+def test_a_number_as_a_string_is_refused(made: type[Loss]) -> None:
     with pytest.raises(TypeError, match=re.escape(f"{made.__name__}: lam must be a number, got '8'")):
         made(lam="8")  # type: ignore[call-arg]
 

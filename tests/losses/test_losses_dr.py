@@ -1,4 +1,4 @@
-"""DR loss against its paper's formula."""
+"""DR loss against the formula of its paper."""
 
 import math
 

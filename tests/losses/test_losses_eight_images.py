@@ -1,4 +1,4 @@
-"""Every loss trains a small detector until it knows eight images by heart."""
+"""Every loss trains a small detector until it overfits eight images."""
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ NAMES = sorted(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_eight_images_are_learnt_by_heart(name):
+def test_a_detector_overfits_eight_images(name):
     assert train(getattr(losses, name)()) > LEAST.get(name, 70.0)
 
 
@@ -83,5 +83,5 @@ class _NoGradient(losses.FocalLoss):
         return losses.Outcome(0 * logits.sum())
 
 
-def test_without_a_loss_nothing_is_learnt():
+def test_the_overfitting_test_fails_without_a_loss():
     assert train(_NoGradient()) < 10

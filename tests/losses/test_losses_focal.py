@@ -1,4 +1,4 @@
-"""The focal loss against torchvision's."""
+"""Focal loss against torchvision."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""GHM-C against its paper's formula, and its running averages."""
+"""GHM-C against the formula of its paper, and its running averages."""
 
 import torch
 from torch import Tensor
@@ -42,14 +42,14 @@ def test_ghm_follows_the_formula_over_several_batches():
         torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-14)
 
 
-def test_ghm_without_momentum_counts_each_batch_by_itself():
+def test_ghm_without_momentum_counts_each_batch_separately():
     loss = GHMLoss(bins=10, momentum=0)
     loss(*scene(0))
     logits, labels = scene(1)
     torch.testing.assert_close(loss(logits, labels), GHMLoss(bins=10, momentum=0)(logits, labels))
 
 
-def test_running_averages_are_saved_and_move_only_in_training():
+def test_running_averages_are_saved_and_only_change_in_training():
     loss = GHMLoss()
     loss(*scene(0))
     other = GHMLoss()
@@ -61,7 +61,7 @@ def test_running_averages_are_saved_and_move_only_in_training():
     assert torch.equal(loss.counts, before)
 
 
-def test_a_sample_among_many_alike_counts_less_than_a_lone_one():
+def test_a_sample_among_many_similar_ones_has_less_weight():
     logits = torch.tensor([[-2.0]] * 99 + [[2.0]], requires_grad=True)
     GHMLoss()(logits, torch.ones(100, dtype=torch.int64)).backward()
     share = logits.grad.flatten() / logits.detach().sigmoid().flatten()

@@ -1,4 +1,4 @@
-"""Losses with one term per sample on a GPU: the same numbers, no host sync, a kernel that compiles."""
+"""Samplewise losses on an emulated GPU: the same values, no host sync, a kernel that compiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankwise.losses import FocalLoss, MALoss, VarifocalLoss
 HERE = Path(__file__).parent
 
 
-def test_a_gpu_computes_what_a_cpu_computes_and_never_makes_the_host_wait() -> None:
+def test_gpu_losses_equal_cpu_without_a_sync() -> None:
     pytest.importorskip("triton")
     paths = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "TRITON_INTERPRET": "1"}

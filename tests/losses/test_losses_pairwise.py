@@ -1,4 +1,4 @@
-"""Pairwise error: published numbers, formulas written out, its options, bad input."""
+"""Pairwise error: published values, explicit formulas, options, bad input."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ VECTORS = json.loads((Path(__file__).parent / "ranking_losses.json").read_text()
 
 @pytest.mark.parametrize("method", ["dense", "fast"])
 @pytest.mark.parametrize("number", range(len(VECTORS)))
-def test_published_numbers_are_met(number, method):
+def test_published_values_are_reproduced(number, method):
     given = VECTORS[number]
     labels, quality = 1 - torch.tensor(given["positive"]), torch.tensor(given["quality"], dtype=torch.float64)
     scene = Scene(torch.tensor(given["logits"], dtype=torch.float64)[:, None], labels, quality, labels)
@@ -72,7 +72,7 @@ def test_plain_ap_loss_is_one_minus_the_mean_precision():
     assert value.item() == pytest.approx(1 - precision[positive].mean().item(), abs=1e-6)
 
 
-def test_interpolated_ap_loss_takes_the_best_precision_at_or_below():
+def test_interpolated_ap_loss_uses_the_best_precision_at_or_below():
     scene = make_scene(80, 1, 12, spread=10.0, seed=1)
     order = scene.logits[:, 0].argsort(descending=True)
     positive = scene.labels[order] == 0
@@ -93,7 +93,7 @@ def test_ape_with_equal_qualities_is_pe(dtype):
 
 
 @pytest.mark.parametrize("loss", [APELoss(), PELoss(), APLoss(delta=2.0), PairwiseError(Sigmoid(3.0))])
-def test_the_loss_of_a_lone_positive_falls_as_it_rises(loss):
+def test_the_loss_of_a_single_positive_decreases_with_its_logit(loss):
     scene = make_scene(300, 1, 1, gap=0.0)
     before = torch.inf
     for height in torch.linspace(-2, 2, 21):
@@ -104,20 +104,20 @@ def test_the_loss_of_a_lone_positive_falls_as_it_rises(loss):
         before = value
 
 
-def test_the_worst_pairs_keep_their_gradient():
+def test_pairs_with_large_errors_keep_their_gradient():
     logits = torch.tensor([[0.0], [50.0]], requires_grad=True)
     APELoss()(logits, torch.tensor([0, 1]), torch.tensor([0.5, 0.0])).backward()
     torch.testing.assert_close(logits.grad, torch.tensor([[-1.0], [1.0]]) / 1.5)
 
 
-def test_a_lone_positive_far_above_all_negatives_has_hardly_any_gradient():
+def test_a_single_positive_far_above_all_negatives_has_almost_no_gradient():
     logits = torch.cat([torch.full((1, 1), 6.0), torch.zeros(1000, 1)]).requires_grad_()
     labels = torch.tensor([0] + [1] * 1000)
     PELoss()(logits, labels).backward()
     assert 0 < -logits.grad[0] < 1e-15
 
 
-def test_tiny_losses_are_right_to_their_last_digits():
+def test_tiny_losses_are_accurate_to_the_last_digits():
     logits = torch.tensor([[3.0], [-2.0], [-2.5]])
     value = PELoss()(logits, torch.tensor([0, 1, 1]))
     z = torch.tensor([-5.0, -5.5], dtype=torch.float64) * 8
@@ -167,7 +167,7 @@ def test_max_negatives_counts_the_highest(method):
 
 @pytest.mark.parametrize("method", ["dense", "fast"])
 @pytest.mark.parametrize("together", [True, False])
-def test_image_scope_ranks_each_image_by_itself_and_averages_over_positives(method, together):
+def test_image_scope_ranks_each_image_separately_and_averages_over_positives(method, together):
     scene = make_scene(120, 2, 15, ignored=5, images=4, seed=6)
     if together:
         scene.image = scene.image.sort().values
@@ -226,19 +226,19 @@ def test_memory_stays_within_four_times_the_logits_with_twenty_thousand_positive
     assert all(1 <= peak < 4 for peak in peaks.values()), peaks  # the gradient alone is 1
 
 
-def test_huge_and_tiny_numbers_are_no_trouble():
+def test_huge_and_tiny_logits_are_handled():
     logits = torch.tensor([[3e37], [-3e37], [1e-30], [1e30], [0.0]], requires_grad=True)
     labels = torch.tensor([0, 0, 1, 1, 0])
-    value = PELoss()(logits, labels)
-    value.backward()
+    value, dense = PELoss()(logits, labels), PELoss(method="dense")(logits, labels)
     assert value.isfinite()
-    assert logits.grad.isfinite().all()
-    dense = PELoss(method="dense")(logits, labels)
     torch.testing.assert_close(value, dense)
+    gradients = [torch.autograd.grad(one, logits)[0] for one in (value, dense)]
+    assert gradients[0].isfinite().all()
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("loss", [APELoss(), APLoss(), PairwiseError(balance=ValidNegatives(), scope="image")])
-def test_in_place_changes_before_backward_are_noticed(loss):
+def test_in_place_changes_before_backward_are_detected(loss):
     scene = make_scene(40, 2, 4)
     leaf = scene.logits.clone().requires_grad_()
     logits = leaf * 1.0

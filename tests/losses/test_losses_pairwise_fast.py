@@ -1,4 +1,4 @@
-"""Pairwise error by the fast sums against every pair, over made-up scenes and for every combination of options."""
+"""Fast pairwise error against every pair, on generated scenes and for every combination of options."""
 
 import pytest
 import torch
@@ -99,7 +99,7 @@ def test_torch_is_dense_with_tables_among_the_positives(scene, options, block, d
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(scene=scenes, options=options.map(possible))
-def test_gradients_sum_to_zero_and_nothing_but_positives_is_lifted(scene, options):
+def test_gradients_sum_to_zero_and_only_positives_are_raised(scene, options):
     _, gradient = scene.run(PairwiseError(**options))
     assert abs(gradient.sum()) <= 1e-9 * gradient.abs().sum()
     kept = (scene.labels >= 0)[:, None]

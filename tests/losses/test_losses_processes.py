@@ -1,4 +1,4 @@
-"""Losses in several processes: averaged as DDP does, they are those of one process with the whole batch."""
+"""Losses in several processes, averaged as in DDP, equal one process with the whole batch."""
 
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def results(tmp_path_factory) -> list[dict[tuple[str, str], dict[str, Tensor]]]:
 
 @pytest.mark.parametrize("where", POSITIVES)
 @pytest.mark.parametrize("name", LOSSES)
-def test_two_processes_are_one_with_the_whole_batch(name, where, results):
+def test_two_processes_equal_one_with_the_whole_batch(name, where, results):
     expected = run(LOSSES[name](), where, slice(None))
     parts = [result[name, where] for result in results]
     for key in ("loss", "box"):

@@ -1,4 +1,4 @@
-"""Quality focal, varifocal and generalized focal loss against their papers' formulas."""
+"""Quality focal, varifocal and generalized focal loss against the formulas of their papers."""
 
 import pytest
 import torch
@@ -97,7 +97,7 @@ def test_generalized_focal_adds_the_distribution_focal_loss_to_the_box_loss():
         torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_distances_outside_the_bins_are_taken_to_the_nearer_end():
+def test_distances_outside_the_bins_are_clamped():
     loss = GeneralizedFocalLoss()
     logits, labels, quality = scene()
     outcome = loss.outcome(logits, labels, quality)

@@ -1,4 +1,4 @@
-"""RankSort, aLRP and RankDet against published numbers, plain definitions, and fast against dense."""
+"""RankSort, aLRP and RankDet against published values and plain definitions, and fast against dense."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def gradient_of(loss: Tensor, logits: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("number", range(len(SCENES)))
-def test_published_numbers_are_met(number, method):
+def test_published_values_are_reproduced(number, method):
     given = SCENES[number]
     logits = torch.tensor(given["logits"], dtype=torch.float64)[:, None].requires_grad_()
     labels = 1 - torch.tensor(given["positive"])
@@ -134,7 +134,7 @@ def test_rankdet_follows_the_definition_pair_by_pair(method):
     torch.testing.assert_close(gradient_of(outcome.loss, logits), wanted, rtol=1e-8, atol=1e-12)
 
 
-def test_rankdet_sorts_nothing_where_no_two_positives_share_a_class():
+def test_rankdet_has_no_sorting_term_if_no_two_positives_share_a_class():
     logits = torch.randn(4, 2, requires_grad=True)
     outcome = RankDetLoss().outcome(logits, torch.tensor([0, 1, 2, 2]), torch.tensor([0.2, 0.9, 0.0, 0.0]))
     assert float(outcome.parts["iou_guided"]) == 0
@@ -179,7 +179,7 @@ AWKWARD = {
 
 @pytest.mark.parametrize("make", [RankSortLoss, ALRPLoss, RankDetLoss])
 @pytest.mark.parametrize("kind", AWKWARD)
-def test_fast_equals_dense_in_awkward_corners(make, kind):
+def test_fast_equals_dense_in_corner_cases(make, kind):
     logits, labels, quality, _ = scene(positives=120, seed=4)
     logits, quality = AWKWARD[kind](logits.detach(), quality)
     logits.requires_grad_()
@@ -191,7 +191,7 @@ def test_fast_equals_dense_in_awkward_corners(make, kind):
 
 @pytest.mark.parametrize("make", [RankSortLoss, ALRPLoss])
 @pytest.mark.parametrize("positives", [120, 1100])
-def test_without_compiled_code_the_result_is_the_same(make, positives):
+def test_the_result_is_the_same_without_numba(make, positives):
     logits, labels, quality, _ = scene(rows=1500, positives=positives, seed=5)
     expected = make(method="dense")(logits, labels, quality)
     value = make(method="torch")(logits, labels, quality)
@@ -202,7 +202,7 @@ def test_without_compiled_code_the_result_is_the_same(make, positives):
 
 @pytest.mark.parametrize("make", [RankSortLoss, ALRPLoss])
 @pytest.mark.parametrize("method", METHODS)
-def test_image_scope_is_each_image_by_itself_averaged_over_positives(make, method):
+def test_image_scope_is_the_mean_over_positives_of_separate_images(make, method):
     logits, labels, quality, image = scene()
     labels[image == 2] = 3  # one image without positives
     got = make(scope="image", method=method).outcome(logits, labels, quality, image)
@@ -223,7 +223,7 @@ def test_image_scope_is_each_image_by_itself_averaged_over_positives(make, metho
 
 @pytest.mark.parametrize("make", [APELoss, RankSortLoss, ALRPLoss])
 @pytest.mark.parametrize("method", METHODS)
-def test_class_scope_is_each_class_by_itself_averaged_over_positives(make, method):
+def test_class_scope_is_the_mean_over_positives_of_separate_classes(make, method):
     logits, labels, quality, _ = scene()
     labels[labels == 1] = 3  # one class without positives
     got = make(scope="class", method=method).outcome(logits, labels, quality)
@@ -300,7 +300,7 @@ def test_alrp_balance_is_the_ratio_of_averages_over_the_batches_seen():
     assert float(loss.balance()) == pytest.approx(both / alone)
 
 
-def test_alrp_balance_ignores_batches_without_positives_is_saved_and_moves_only_in_training():
+def test_alrp_balance_ignores_batches_without_positives_is_saved_and_only_changes_in_training():
     loss = ALRPLoss()
     logits, labels, quality, _ = scene()
     outcome = loss.outcome(logits, labels, quality)

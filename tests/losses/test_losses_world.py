@@ -1,4 +1,4 @@
-"""Scope "world": several processes are as one process with the whole batch."""
+"""Scope "world": several processes equal one process with the whole batch."""
 
 import multiprocessing
 import os
@@ -128,7 +128,7 @@ def results(tmp_path_factory) -> dict[int, list[dict]]:
 @pytest.mark.parametrize("number", SPLITS)
 @pytest.mark.parametrize("of", ["plain", "empty", "float32", "ties"])
 @pytest.mark.parametrize("name", LOSSES)
-def test_value_and_gradients_are_those_of_one_process(name, of, number, results):
+def test_value_and_gradients_equal_those_of_one_process(name, of, number, results):
     value, gradient = run(LOSSES[name](), of, slice(None))
     assert (value > 0) == (of != "empty")
     for result in results[number]:
@@ -150,6 +150,6 @@ def test_a_mistake_in_one_process_is_an_error_in_all_of_them(number, results):
         assert all("another process" in message for message in result["mistakes"])
 
 
-def test_less_than_a_megabyte_is_sent_in_a_step(results):
+def test_a_step_sends_less_than_a_megabyte(results):
     for result in results[2]:
         assert 1000 < result["sent"] < 1e6

@@ -1,4 +1,4 @@
-"""What the tests of detectors share."""
+"""Fixtures shared by the tests of detectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What post-processing would do on a GPU, compared with a CPU: run by test_models_postprocess.py, interpreted."""
+"""Compares post-processing on an emulated GPU with a CPU; run by test_models_postprocess.py."""
 
 from __future__ import annotations
 

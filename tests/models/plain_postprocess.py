@@ -1,4 +1,4 @@
-"""Post-processing as one would write it down: a loop over images, levels and classes, in NumPy and float64."""
+"""Reference post-processing: a loop over images, levels and classes, in NumPy and float64."""
 
 from __future__ import annotations
 

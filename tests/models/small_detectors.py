@@ -1,4 +1,4 @@
-"""Small detectors that build in a moment."""
+"""Small detectors that are fast to build."""
 
 from __future__ import annotations
 

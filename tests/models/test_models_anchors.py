@@ -1,4 +1,4 @@
-"""Anchors: where they are, which shape they have, and that they are made once."""
+"""Anchors: positions, shapes and caching."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_anchors_equal_a_plain_loop_over_locations() -> None:
     assert grid.level_sizes == (90, 36)
 
 
-def test_anchors_of_one_size_are_made_once() -> None:
+def test_anchors_are_cached_per_size() -> None:
     anchors = Anchors(AnchorSettings(), (8,))
     first = anchors([(4, 4)], CPU)
     anchors([(5, 4)], CPU)
     assert anchors([(4, 4)], CPU).boxes is first.boxes
 
 
-def test_few_sizes_are_remembered() -> None:
+def test_the_anchor_cache_is_bounded() -> None:
     anchors = Anchors(AnchorSettings(), (8,))
     for width in range(1, 200):
         anchors([(1, width)], CPU)
@@ -55,7 +55,7 @@ def test_anchors_made_while_predicting_can_be_trained_with() -> None:
     assert weight.grad.item() == anchors([(4, 4)], CPU).boxes.sum().item()
 
 
-def test_copies_leave_the_made_anchors_behind() -> None:
+def test_copies_do_not_include_the_anchor_cache() -> None:
     anchors = Anchors(AnchorSettings(), (8,))
     made = anchors([(4, 4)], CPU).boxes
     for other in (copy.deepcopy(anchors), pickle.loads(pickle.dumps(anchors))):

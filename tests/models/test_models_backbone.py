@@ -1,4 +1,4 @@
-"""Backbones: features, pretrained weights of both layouts, what is frozen, deformable convolution."""
+"""Backbones: features, pretrained weights of both layouts, frozen stages, deformable convolution."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IMAGES = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
     ],
     ids=lambda settings: settings.name,
 )
-def test_features_have_the_strides_and_channels_that_are_told(settings: BackboneSettings) -> None:
+def test_features_have_the_stated_strides_and_channels(settings: BackboneSettings) -> None:
     backbone = Backbone(settings)
     features = backbone(IMAGES)
     shapes = [tuple(feature.shape) for feature in features]
@@ -42,7 +42,7 @@ def test_features_have_the_strides_and_channels_that_are_told(settings: Backbone
     assert shapes == [(2, channels, 64 // stride, 96 // stride) for channels, stride in strides]
 
 
-def test_features_of_networks_that_keep_channels_last_come_channels_first() -> None:
+def test_channels_last_networks_return_channels_first_features() -> None:
     settings = BackboneSettings(
         "swin_tiny_patch4_window7_224",
         args={"embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "strict_img_size": False},
@@ -51,7 +51,7 @@ def test_features_of_networks_that_keep_channels_last_come_channels_first() -> N
     assert [tuple(feature.shape) for feature in features] == [(2, 32, 8, 12), (2, 64, 4, 6), (2, 128, 2, 3)]
 
 
-def test_stages_that_nobody_reads_are_left_out() -> None:
+def test_unused_stages_are_removed() -> None:
     backbone = Backbone(replace(SLIM, strides=(8, 16)))
     sum(feature.sum() for feature in backbone(IMAGES)).backward()
     assert all(parameter.grad is not None for parameter in backbone.parameters())
@@ -108,7 +108,7 @@ def test_frozen_stages_change_neither_weights_nor_statistics(frozen: int, still:
         assert moved(backbone) == everything - still
 
 
-def test_frozen_stages_hold_for_networks_of_any_make() -> None:
+def test_stages_of_any_network_can_be_frozen() -> None:
     backbone = Backbone(BackboneSettings("mobilenetv3_small_050", frozen_stages=2))
     held = {name for name, parameter in backbone.net.named_parameters() if not parameter.requires_grad}
     assert {name.rsplit(".", 1)[0].split(".")[0] for name in held} == {"conv_stem", "bn1", "blocks"}
@@ -125,7 +125,7 @@ def test_frozen_norms_keep_their_statistics_while_the_rest_trains() -> None:
         assert all(torch.equal(value, state[name]) for name, value in norm.state_dict().items())
 
 
-def test_norms_of_frozen_statistics_train_their_parameters() -> None:
+def test_norms_with_frozen_statistics_still_train_their_parameters() -> None:
     backbone = Backbone(replace(SLIM, frozen_norm="statistics", frozen_stages=1)).train()
     norms = {name: module for name, module in backbone.net.named_modules() if isinstance(module, nn.BatchNorm2d)}
     before = copy.deepcopy(backbone.net.state_dict())
@@ -191,7 +191,7 @@ def test_weights_load_into_a_backbone_of_fewer_stages(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_weights_that_do_not_fit_are_named(change: Any, message: str, tmp_path: Path) -> None:
+def test_mismatched_weights_are_named(change: Any, message: str, tmp_path: Path) -> None:
     state = timm.create_model("resnet10t", features_only=True, **SLIM.args).state_dict()
     change(state)
     path = tmp_path / "weights.pth"
@@ -211,7 +211,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("ending", [".pth", ".safetensors"])
-def test_files_that_would_run_code_run_none(ending: str, tmp_path: Path) -> None:
+def test_malicious_weights_files_run_no_code(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"weights{ending}"
     if ending == ".pth":
         torch.save({"state_dict": Bomb(tmp_path / "ran")}, path)
@@ -230,7 +230,7 @@ def test_a_missing_file_and_one_without_weights_are_told_apart(tmp_path: Path) -
         Backbone(replace(SLIM, pretrained=str(tmp_path / "list.pth")))
 
 
-def test_weights_that_cannot_be_fetched_are_answered_by_how_to_give_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_weights_give_a_message_on_how_to_use_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route to host")
 
@@ -250,7 +250,7 @@ def test_weights_that_cannot_be_fetched_are_answered_by_how_to_give_a_file(monke
         (BackboneSettings("resnext101_64x4d", args={"layers": [1, 1, 1, 1], "channels": [16, 16, 16, 32]}), 3),
     ],
 )
-def test_deformable_convolution_begins_as_the_convolution_it_replaces(
+def test_deformable_convolution_initially_equals_the_convolution_it_replaces(
     settings: BackboneSettings, count: int | None
 ) -> None:
     if count is None:  # a network with other names is refused, not half changed
@@ -269,7 +269,7 @@ def test_deformable_convolution_begins_as_the_convolution_it_replaces(
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-def test_deformable_convolution_learns_where_to_look() -> None:
+def test_deformable_convolution_learns_offsets() -> None:
     # timm begins with blocks that add nothing, where nothing can be learned in the first step.
     settings = replace(SLIM, args={**SLIM.args, "zero_init_last": False}, deformable_stages=(5,))
     backbone = Backbone(settings)

@@ -1,4 +1,4 @@
-"""Box coders: there and back, gradients, and numbers that stay finite."""
+"""Box coders: round trips, gradients, and finite values for extreme input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scene(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("coder", CODERS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-4), (torch.float32, 0.01)])
-def test_decode_undoes_encode(coder: BoxCoder, dtype: torch.dtype, tolerance: float) -> None:
+def test_decode_inverts_encode(coder: BoxCoder, dtype: torch.dtype, tolerance: float) -> None:
     boxes, anchors, strides = scene(dtype)
     codes = coder.encode(boxes, anchors, strides)
     assert codes.shape == (500, coder.size)
@@ -42,7 +42,7 @@ def test_gradients_flow_through_decode(coder: BoxCoder) -> None:
 
 @pytest.mark.parametrize("coder", CODERS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_boxes_and_gradients_stay_finite_for_the_wildest_codes(coder: BoxCoder, dtype: torch.dtype) -> None:
+def test_boxes_and_gradients_are_finite_for_extreme_codes(coder: BoxCoder, dtype: torch.dtype) -> None:
     _, anchors, strides = (value[:3] for value in scene(torch.float32))
     codes = torch.tensor([-6e4, 0.0, 6e4])[:, None].expand(3, coder.size).to(dtype).requires_grad_()
     boxes = coder.decode(codes, anchors, strides)
@@ -60,7 +60,7 @@ def test_delta_codes_match_their_definition() -> None:
     torch.testing.assert_close(codes, torch.tensor([[10.0, 7.5, log2 / 0.2, log2 / 0.2]]))
 
 
-def test_distances_are_from_the_centre_in_strides() -> None:
+def test_distances_are_from_the_center_in_strides() -> None:
     anchors, boxes = torch.tensor([[0.0, 0.0, 16.0, 16.0]]), torch.tensor([[4.0, 10.0, 24.0, 40.0]])
     torch.testing.assert_close(distances(boxes, anchors, torch.tensor([8.0])), torch.tensor([[0.5, -0.25, 2.0, 4.0]]))
 

@@ -1,4 +1,4 @@
-"""The detector: shapes, first predictions, precision, layouts."""
+"""The detector: shapes, initial predictions, precision, memory formats."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_image_with_a_level_of_one_pixel_trains_and_predicts(norm: str, chan
 @pytest.mark.parametrize(("kind", "plain"), [("gn", nn.GroupNorm(32, 32)), ("bn", nn.BatchNorm2d(32))])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(2, 32, 1, 1), (1, 32, 1, 2), (3, 32, 4, 5)])
-def test_normalisations_are_torchs_where_torch_has_values_enough(
+def test_normalizations_equal_torch_where_torch_has_enough_values(
     kind: str, plain: nn.Module, training: bool, shape: tuple[int, ...]
 ) -> None:
     torch.manual_seed(0)
@@ -63,7 +63,7 @@ def test_normalisations_are_torchs_where_torch_has_values_enough(
     assert all(torch.equal(value, plain.state_dict()[name]) for name, value in ours.state_dict().items())
 
 
-def test_a_batch_norm_takes_its_running_statistics_for_a_single_value() -> None:
+def test_batch_norm_uses_running_statistics_for_a_single_value() -> None:
     norm = normalization("bn", 4)
     norm(torch.randn(3, 4, 2, 2) * 3 + 1)
     before = copy.deepcopy(norm.state_dict())
@@ -99,7 +99,7 @@ def test_levels_have_the_strides_of_backbone_and_extra_levels() -> None:
 
 
 @pytest.mark.parametrize("source", ["c5", "p5"])
-def test_extra_levels_are_made_of_what_is_asked_for(source: str) -> None:
+def test_extra_levels_use_the_configured_input(source: str) -> None:
     torch.manual_seed(0)
     pyramid = FeaturePyramid(NeckSettings(8, extra_from=source), (4, 6), (16, 32))
     features = [torch.randn(1, 4, 9, 7), torch.randn(1, 6, 5, 4)]
@@ -110,7 +110,7 @@ def test_extra_levels_are_made_of_what_is_asked_for(source: str) -> None:
     torch.testing.assert_close(levels[3], pyramid.extra[1](first.relu()))
 
 
-def test_coarse_levels_reach_fine_ones() -> None:
+def test_coarse_levels_influence_fine_ones() -> None:
     pyramid = FeaturePyramid(NeckSettings(8, extra_levels=0), (4, 4, 4), (8, 16, 32))
     top = torch.zeros(1, 4, 2, 2, requires_grad=True)
     pyramid([torch.zeros(1, 4, 7, 5), torch.zeros(1, 4, 4, 3), top])[0].sum().backward()
@@ -144,7 +144,7 @@ def test_each_anchor_of_a_location_has_its_own_outputs() -> None:
     torch.testing.assert_close(predictions.boxes[1], predictions.anchors, atol=1e-3, rtol=1e-5)
 
 
-def test_outputs_belong_to_the_anchor_at_their_place() -> None:
+def test_outputs_are_ordered_like_the_anchors() -> None:
     settings = small(atss(), neck=NeckSettings(16, extra_levels=0), head=HeadSettings(16, 0))
     detector = Detector(settings, CLASSES)
     nn.init.zeros_(detector.head.class_output.weight)
@@ -159,7 +159,7 @@ def test_outputs_belong_to_the_anchor_at_their_place() -> None:
     assert centre.tolist() == [5.5 * 8, 2.5 * 8]
 
 
-def test_the_level_scale_acts_on_boxes_of_its_level_alone() -> None:
+def test_a_level_scale_only_affects_the_boxes_of_its_level() -> None:
     detector = lively(small(atss()))
     before = detector(images(64, 64))
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_batch_norm_in_the_head_keeps_statistics_for_each_level() -> None:
     assert not any(torch.allclose(means[0], other) for other in means[1:])
 
 
-def test_a_distribution_and_its_unit_come_with_the_predictions() -> None:
+def test_predictions_include_the_distribution_and_its_unit() -> None:
     predictions = Detector(KINDS["distribution"](), CLASSES)(images(64, 64))
     assert predictions.distribution is not None
     assert predictions.distance_unit is not None
@@ -210,13 +210,13 @@ def test_every_trained_parameter_gets_a_gradient(settings: DetectorSettings) -> 
     assert not without
 
 
-def test_bytes_and_floats_are_the_same_image(detector: Detector) -> None:
+def test_byte_and_float_images_give_the_same_result(detector: Detector) -> None:
     batch = images(70, 50)
     one, other = detector(batch), detector(batch.float() / 255)
     torch.testing.assert_close(one.logits, other.logits, atol=1e-4, rtol=1e-4)
 
 
-def test_the_network_sees_normalised_images() -> None:
+def test_the_network_gets_normalized_images() -> None:
     detector = Detector(small(atss(), input=InputSettings(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 2.0))), CLASSES)
     seen: list[torch.Tensor] = []
     detector.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -228,7 +228,7 @@ def test_the_network_sees_normalised_images() -> None:
     assert not seen[0][:, :, 40:].any()
 
 
-def test_padding_inside_and_outside_give_the_same(detector: Detector) -> None:
+def test_padding_by_the_detector_or_by_the_caller_is_equivalent(detector: Detector) -> None:
     batch = images(70, 50).float() / 255
     mean = torch.tensor(detector.settings.input.mean).view(1, 3, 1, 1)
     outside = mean.expand(2, 3, 96, 64).clone()
@@ -244,12 +244,12 @@ def test_padding_inside_and_outside_give_the_same(detector: Detector) -> None:
         (torch.zeros(1, 3, 32, 32, dtype=torch.int64), "uint8, or float"),
     ],
 )
-def test_batches_of_the_wrong_kind_are_refused(detector: Detector, batch: torch.Tensor, message: str) -> None:
+def test_batches_of_the_wrong_type_are_refused(detector: Detector, batch: torch.Tensor, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         detector(batch)
 
 
-def test_levels_of_one_pixel_have_true_gradients_in_bfloat16() -> None:
+def test_one_pixel_levels_have_correct_gradients_in_bfloat16() -> None:
     torch.manual_seed(0)
     pyramid = FeaturePyramid(NeckSettings(16, extra_levels=3), (4,), (32,))
     exact = copy.deepcopy(pyramid)
@@ -279,7 +279,7 @@ def test_boxes_are_float32_under_autocast(settings: DetectorSettings, dtype: tor
     assert all(value.grad is None or value.grad.isfinite().all() for value in detector.parameters())
 
 
-def test_channels_last_changes_nothing_but_the_layout(settings: DetectorSettings) -> None:
+def test_channels_last_only_changes_the_memory_layout(settings: DetectorSettings) -> None:
     detector = lively(settings)
     other = copy.deepcopy(detector).to(memory_format=torch.channels_last)
     one = detector(images(64, 96))

@@ -1,4 +1,4 @@
-"""A detector that starts from a trained one, of rankwise or of torchvision."""
+"""Initialization from a trained detector of rankwise or torchvision."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def random_torchvision(name, classes):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_converted_detector_gives_torchvisions_logits_and_boxes(name, monkeypatch):
+def test_a_converted_detector_gives_the_logits_and_boxes_of_torchvision(name, monkeypatch):
     model = random_torchvision(name, 5)
     image = torch.rand(3, 128, 128)
     seen = {}
@@ -59,7 +59,7 @@ def test_a_converted_detector_gives_torchvisions_logits_and_boxes(name, monkeypa
         torch.testing.assert_close(ours.anchors, seen["anchors"][0])
 
 
-def test_the_class_layer_is_taken_by_name(tmp_path):
+def test_the_class_layer_is_matched_by_class_name(tmp_path):
     torch.manual_seed(0)
     old = small(["cat", "dog", "cow"], scales=(1.0, 2.0))
     old.save(tmp_path / "old.safetensors")
@@ -76,7 +76,7 @@ def test_the_class_layer_is_taken_by_name(tmp_path):
     assert torch.equal(new.head.class_output.weight[1::3], made[1::3])
 
 
-def test_a_detector_that_is_built_otherwise_is_refused(tmp_path):
+def test_a_detector_of_another_architecture_is_refused(tmp_path):
     small(["cat"]).save(tmp_path / "old.safetensors")
     content = read_detector(str(tmp_path / "old.safetensors"))
     with pytest.raises(ModelError, match=r"--init old does not match .* weights differ, such as: .* in the detector"):
@@ -85,7 +85,7 @@ def test_a_detector_that_is_built_otherwise_is_refused(tmp_path):
         read_detector("torchvision:yolo")
 
 
-def test_without_network_torchvisions_weights_can_be_given_as_a_file(tmp_path, monkeypatch):
+def test_torchvision_weights_can_be_given_as_a_file_without_network(tmp_path, monkeypatch):
     monkeypatch.setattr("rankwise.models.torchvision_weights.is_reachable", lambda url: False)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(ModelError, match=r"does not answer.*--init torchvision:fcos_resnet50_fpn=FILE"):

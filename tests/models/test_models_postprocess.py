@@ -1,4 +1,4 @@
-"""Post-processing against a plain loop, and its edges."""
+"""Post-processing against a reference loop, and its edge cases."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_sizes_may_be_a_tensor() -> None:
     assert all(torch.equal(a["boxes"], b["boxes"]) for a, b in zip(one, other, strict=True))
 
 
-def test_nothing_found_is_empty_with_the_right_shapes() -> None:
+def test_no_detections_are_empty_tensors_of_the_right_shapes() -> None:
     predictions = scene(0)
     nothing = replace(predictions, logits=torch.full_like(predictions.logits, -50.0))
     for settings in (VARIANTS["usual threshold"], VARIANTS["voting"]):
@@ -135,7 +135,7 @@ def test_half_precision_logits_give_float32_scores() -> None:
 
 
 @pytest.mark.parametrize(("what", "name"), [("logits", "class logits"), ("boxes", "boxes")])
-def test_nan_is_an_error_that_says_where(what: str, name: str) -> None:
+def test_nan_predictions_raise_an_error_that_names_the_image(what: str, name: str) -> None:
     predictions = scene(0)
     broken = getattr(predictions, what).clone()
     broken[1, 70] = float("nan")
@@ -162,7 +162,7 @@ def test_candidates_of_two_passes_can_be_joined() -> None:
         torch.testing.assert_close(single["scores"], both["scores"])
 
 
-def test_voting_moves_a_box_towards_its_neighbours() -> None:
+def test_voting_moves_a_box_towards_its_neighbors() -> None:
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 0.0, 11.0, 10.0], [50.0, 50.0, 60.0, 60.0]])
     scores = torch.tensor([0.9, 0.6, 0.5])
     settings = PostprocessSettings(nms_threshold=0.5, score_voting=True, voting_sigma=0.025)
@@ -174,7 +174,7 @@ def test_voting_moves_a_box_towards_its_neighbours() -> None:
     torch.testing.assert_close(found[0]["boxes"][1], boxes[2])
 
 
-def test_a_gpu_detects_what_a_cpu_detects_with_few_launches_and_three_syncs() -> None:
+def test_gpu_post_processing_equals_cpu_with_few_launches_and_three_syncs() -> None:
     pytest.importorskip("triton")
     here = Path(__file__).parent
     paths = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])

@@ -1,4 +1,4 @@
-"""Save, load, predict: what a user of a trained detector does."""
+"""Saving, loading and predicting."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _other_weights(path: Path) -> None:
         (_other_weights, "its weights and settings do not match"),
     ],
 )
-def test_wrong_files_are_told_apart_and_run_nothing(make: Any, message: str, tmp_path: Path) -> None:
+def test_wrong_files_have_distinct_errors_and_run_nothing(make: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     make(path)
     with pytest.raises(ModelError, match=message):
@@ -129,7 +129,7 @@ def test_wrong_files_are_told_apart_and_run_nothing(make: Any, message: str, tmp
     assert not (tmp_path / "ran").exists()
 
 
-def test_every_kind_of_image_gives_the_same_detections(detector: Detector, tmp_path: Path) -> None:
+def test_all_image_types_give_the_same_detections(detector: Detector, tmp_path: Path) -> None:
     image = picture()
     array = image.permute(1, 2, 0).numpy()
     Image.fromarray(array).save(tmp_path / "image.png")
@@ -145,7 +145,7 @@ def test_every_kind_of_image_gives_the_same_detections(detector: Detector, tmp_p
         assert same(detector.predict(kind), expected)
 
 
-def test_a_list_is_answered_by_a_list(detector: Detector) -> None:
+def test_a_list_of_images_returns_a_list(detector: Detector) -> None:
     images = [picture(80, 120), picture(50, 90, seed=1), picture(120, 60, seed=2)]
     alone = [detector.predict(image) for image in images]
     together = detector.predict(images)
@@ -173,7 +173,7 @@ def test_images_of_one_batch_keep_their_own_coordinates(detector: Detector) -> N
         (40, 25, InputSettings(short_side=96, max_side=160, keep_ratio=False)),  # stretched
     ],
 )
-def test_boxes_come_back_in_the_original_images_pixels(height: int, width: int, settings: InputSettings) -> None:
+def test_boxes_are_in_pixels_of_the_original_image(height: int, width: int, settings: InputSettings) -> None:
     """A detector that finds the bright rectangle by looking at the pixels it is given."""
     detector = Detector(small(atss(), input=settings), ["bright"])
 
@@ -214,7 +214,7 @@ def test_input_size_follows_the_settings(
         assert resize_for_input(torch.zeros(3, *size, dtype=torch.uint8), settings).shape == (3, *expected)
 
 
-def test_batches_are_padded_with_the_mean_colour() -> None:
+def test_batches_are_padded_with_the_mean_color() -> None:
     batch = stack_images([picture(20, 40), picture(33, 10)], InputSettings())
     assert batch.shape == (2, 3, 64, 64)
     assert batch.dtype == torch.uint8
@@ -235,12 +235,12 @@ def test_batches_are_padded_with_the_mean_colour() -> None:
         (17, "not int"),
     ],
 )
-def test_images_of_no_known_kind_are_refused(image: Any, message: str) -> None:
+def test_unknown_image_types_are_refused(image: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         as_image(image)
 
 
-def test_grey_and_transparent_images_become_rgb() -> None:
+def test_gray_and_transparent_images_become_rgb() -> None:
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert torch.equal(as_image(grey), torch.from_numpy(grey).expand(3, 3, 4))
     assert as_image(Image.new("RGBA", (5, 4))).shape == (3, 4, 5)
@@ -256,7 +256,7 @@ def test_an_image_of_16_bits_is_the_same_by_path_and_as_a_pil_image(tmp_path: Pa
     assert torch.equal(by_path[0], torch.from_numpy((values >> 8).astype(np.uint8)))
 
 
-def test_a_turned_pil_image_is_turned_back(tmp_path: Path) -> None:
+def test_the_orientation_of_a_pil_image_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(picture(20, 30).permute(1, 2, 0).numpy()).save(tmp_path / "turned.png", exif=exif)
@@ -269,7 +269,7 @@ def stored(folder: Path, overall: float, per_class: dict[str, float]) -> None:
     (folder / "eval.json").write_text(json.dumps({"thresholds": {"overall": {"score": overall}, "per_class": scores}}))
 
 
-def test_without_a_threshold_each_class_has_the_one_stored_with_the_run(detector: Detector, tmp_path: Path) -> None:
+def test_the_default_thresholds_are_those_stored_with_the_run(detector: Detector, tmp_path: Path) -> None:
     detector.save(tmp_path / "best.safetensors")
     everything = detector.predict(picture(), threshold=0.0)
     limits = [everything["scores"][everything["labels"] == label].median().item() for label in (0, 1)]
@@ -281,7 +281,7 @@ def test_without_a_threshold_each_class_has_the_one_stored_with_the_run(detector
     assert 0 < len(found["boxes"]) < len(everything["boxes"])
 
 
-def test_a_given_threshold_wins_over_the_stored_ones(detector: Detector, tmp_path: Path) -> None:
+def test_an_explicit_threshold_overrides_the_stored_ones(detector: Detector, tmp_path: Path) -> None:
     detector.save(tmp_path / "best.safetensors")
     stored(tmp_path, 1.0, {})
     loaded = Detector.load(tmp_path)
@@ -301,20 +301,20 @@ def test_a_threshold_may_be_below_that_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", '{"thresholds": {}}', '{"thresholds": 3}', "[]"])
-def test_a_damaged_evaluation_is_named(text: str, detector: Detector, tmp_path: Path) -> None:
+def test_a_damaged_eval_json_is_named(text: str, detector: Detector, tmp_path: Path) -> None:
     detector.save(tmp_path / "best.safetensors")
     (tmp_path / "eval.json").write_text(text)
     with pytest.raises(ModelError, match=r"eval\.json: its thresholds cannot be read"):
         Detector.load(tmp_path)
 
 
-def test_an_evaluation_without_thresholds_is_no_fault(detector: Detector, tmp_path: Path) -> None:
+def test_an_evaluation_without_thresholds_is_not_an_error(detector: Detector, tmp_path: Path) -> None:
     detector.save(tmp_path / "best.safetensors")
     (tmp_path / "eval.json").write_text('{"ap": 0.3}')
     assert Detector.load(tmp_path).thresholds is None
 
 
-def test_predicting_leaves_training_as_it_was(detector: Detector) -> None:
+def test_predict_keeps_the_training_mode(detector: Detector) -> None:
     detector.train()
     before = {name: value.clone() for name, value in detector.state_dict().items()}
     detector.predict(picture())
@@ -325,7 +325,7 @@ def test_predicting_leaves_training_as_it_was(detector: Detector) -> None:
     detector(torch.zeros(2, 3, *size, dtype=torch.uint8)).boxes.sum().backward()
 
 
-def test_broken_weights_are_an_error_not_an_empty_answer(detector: Detector) -> None:
+def test_weights_that_are_not_finite_are_an_error_and_not_an_empty_result(detector: Detector) -> None:
     with torch.no_grad():
         detector.head.class_output.bias[0] = float("nan")
     with pytest.raises(ModelError, match="class logits of the detector are not finite"):

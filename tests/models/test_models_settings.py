@@ -1,4 +1,4 @@
-"""Settings: to plain values and back, and what they refuse."""
+"""Settings: conversion to plain values and back, and validation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_settings_survive_json(preset: Any) -> None:
     assert DetectorSettings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_missing_settings_have_their_defaults() -> None:
     assert DetectorSettings.from_dict({"head": {"depth": 2}}) == DetectorSettings(head=HeadSettings(depth=2))
 
 
@@ -51,7 +51,7 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"test": {"max_side": "x"}}, "settings.test.max_side is 'x': expected an integer or none"),
     ],
 )
-def test_wrong_names_and_values_are_answered_by_what_would_be_right(values: dict[str, Any], message: str) -> None:
+def test_errors_in_names_and_values_say_what_is_valid(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         DetectorSettings.from_dict(values)
 
@@ -102,5 +102,5 @@ def test_presets_have_the_anchors_of_their_papers() -> None:
     assert (fcos().head.coding, atss().head.coding, retinanet().head.coding) == ("ltrb", "delta", "delta")
 
 
-def test_a_preset_takes_parts_of_ones_own() -> None:
+def test_parts_of_a_preset_can_be_replaced() -> None:
     assert fcos(head=HeadSettings(depth=1)).head == HeadSettings(depth=1)

@@ -1,4 +1,4 @@
-"""Several views at an image: one plain view changes nothing, mirrored ones find what the others find."""
+"""Test-time augmentation: a single plain view changes nothing, and flipped views find the same objects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def detector() -> Detector:
 
 
 @torch.no_grad()
-def test_one_look_without_mirror_is_the_plain_way(detector: Detector) -> None:
+def test_a_single_unflipped_view_equals_plain_detection(detector: Detector) -> None:
     images = pictures()
     resized = [resize_for_input(image, INPUT) for image in images]
     plain = detector.postprocess(detector(stack_images(resized, INPUT)), sizes_of(resized), sizes_of(images))
@@ -48,7 +48,7 @@ def test_one_look_without_mirror_is_the_plain_way(detector: Detector) -> None:
         assert all(equal(one, other) for one, other in zip(found, plain, strict=True))
 
 
-def test_sizes_and_mirrors_are_combined() -> None:
+def test_sizes_and_flips_are_combined() -> None:
     test = TestSettings((48, 96), max_side=200, flip=True)
     sizes = [(view.input.short_side, view.input.max_side, view.flip) for view in tta_views(INPUT, test)]
     assert sizes == [(48, 200, False), (48, 200, True), (96, 200, False), (96, 200, True)]
@@ -57,7 +57,7 @@ def test_sizes_and_mirrors_are_combined() -> None:
     assert (beyond.short_side, beyond.max_side) == (160, 160)
 
 
-def test_stretched_images_stay_stretched_in_every_size() -> None:
+def test_images_without_a_fixed_ratio_are_stretched_in_every_view() -> None:
     square = InputSettings(short_side=64, max_side=64, keep_ratio=False)
     view = tta_views(square, TestSettings((32,)))[0].input
     assert (view.short_side, view.max_side, view.keep_ratio) == (32, 32, False)
@@ -74,7 +74,7 @@ def mirror_fair(images: Tensor) -> Predictions:
     return Predictions(torch.stack(logits), torch.stack(boxes), torch.zeros(1, 4), (1,))
 
 
-def test_boxes_of_mirrored_looks_are_where_the_object_is() -> None:
+def test_boxes_of_flipped_views_are_mapped_back() -> None:
     image = torch.zeros(3, 60, 100, dtype=torch.uint8)
     image[:, 10:26, 70:86] = 255
     plain = InputSettings(short_side=60, max_side=100, divisor=1)
@@ -96,7 +96,7 @@ def test_a_symmetric_image_gives_mirrored_candidates(detector: Detector) -> None
 
 
 @torch.no_grad()
-def test_what_several_looks_find_goes_into_one_suppression(detector: Detector) -> None:
+def test_candidates_of_all_views_go_through_one_nms(detector: Detector) -> None:
     images = pictures()
     views = tta_views(INPUT, TestSettings((64, 96), flip=True))
     everything = replace(POST, nms_threshold=1.0, max_detections=10**6)
@@ -110,7 +110,7 @@ def test_what_several_looks_find_goes_into_one_suppression(detector: Detector) -
     assert all(len(found["scores"]) < len(all_["scores"]) for found, all_ in zip(final, together, strict=True))
 
 
-def test_predicting_looks_as_often_as_the_settings_say(detector: Detector) -> None:
+def test_predict_uses_the_views_of_the_settings(detector: Detector) -> None:
     image = pictures()[0]
     test = TestSettings((96, 128), max_side=200, flip=True)
     several = lively(replace(detector.settings, test=test))
@@ -119,7 +119,7 @@ def test_predicting_looks_as_often_as_the_settings_say(detector: Detector) -> No
     assert equal(several.predict(image), expected)
 
 
-def test_images_in_which_no_look_finds_anything_have_no_detections() -> None:
+def test_images_without_candidates_in_any_view_have_no_detections() -> None:
     image = torch.zeros(3, 60, 100, dtype=torch.uint8)
     image[:, 10:26, 70:86] = 255
     views = tta_views(InputSettings(short_side=60, max_side=100), TestSettings(flip=True))
@@ -135,6 +135,6 @@ def test_images_in_which_no_look_finds_anything_have_no_detections() -> None:
         ({"short_sides": (64, 200), "max_side": 100}, "at least 200"),
     ],
 )
-def test_impossible_looks_are_refused(values: dict, message: str) -> None:
+def test_invalid_tta_settings_are_refused(values: dict, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         TestSettings(**values)

@@ -1,4 +1,4 @@
-"""Wheel and sdist, built as for a release, and the wheel at work in an environment of its own."""
+"""Wheel and sdist as built for a release, and the wheel installed in a separate environment."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ def contents(wheel: Path) -> dict[str, str]:
         return {name: hashlib.sha256(file.read(name)).hexdigest() for name in file.namelist()}
 
 
-def test_the_sdist_makes_the_wheel_that_the_sources_make(built: Built) -> None:
+def test_the_wheel_from_the_sdist_equals_the_wheel_from_the_sources(built: Built) -> None:
     assert contents(built.wheel) == contents(built.direct)
     assert built.wheel.name == f"rankwise-{rankwise.__version__}-py3-none-any.whl"
 
 
-def test_the_wheel_carries_every_file_of_the_package_and_nothing_else(built: Built) -> None:
+def test_the_wheel_contains_every_file_of_the_package_and_nothing_else(built: Built) -> None:
     files = [path.relative_to(ROOT) for path in (ROOT / "rankwise").rglob("*") if path.is_file()]
     wanted = {path.as_posix() for path in files if "__pycache__" not in path.parts}
     assert {name for name in contents(built.wheel) if ".dist-info/" not in name} == wanted
     assert {"rankwise/recipes/shapes.yaml", "rankwise/report/template/page.html", "rankwise/py.typed"} <= wanted
 
 
-def test_the_sdist_carries_tests_docs_and_changes(built: Built) -> None:
+def test_the_sdist_contains_tests_docs_and_changelog(built: Built) -> None:
     with tarfile.open(built.sdist) as file:
         names = {name.partition("/")[2] for name in file.getnames()}
     for name in ("CHANGELOG.md", "LICENSE", "docs/tutorial.md", "examples/your_own_loop.py", "tests/conftest.py"):
@@ -102,7 +102,7 @@ def test_the_sdist_carries_tests_docs_and_changes(built: Built) -> None:
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
 
-def test_the_version_is_one_everywhere() -> None:
+def test_the_version_is_the_same_everywhere() -> None:
     version = rankwise.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
     assert re.search(rf"^## {re.escape(version)}$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What `make test` does when a test kills its process."""
+"""`make test` with a test that kills its process."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ def test_two():
 """
 
 
-def test_a_test_that_kills_its_process_ends_the_run_by_name(tmp_path: Path) -> None:
+def test_a_test_that_kills_its_worker_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_kills.py").write_text(KILLS)
     (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

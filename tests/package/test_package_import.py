@@ -1,4 +1,4 @@
-"""A loss alone needs torch and nothing else."""
+"""The losses need only torch."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_importing_the_losses_imports_nothing_but_torch() -> None:
     assert run(ONLY_TORCH) == ""
 
 
-def test_other_imports_would_be_seen() -> None:
+def test_an_extra_import_would_be_detected() -> None:
     assert "yaml" in run(ONLY_TORCH.replace("import rankwise.losses", "import rankwise.losses, yaml")).split()
 
 

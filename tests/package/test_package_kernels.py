@@ -1,4 +1,4 @@
-"""Kernels beside the losses' engines compile for GPUs that are not here, without spilling registers."""
+"""Kernels outside the pairwise engines compile ahead of time for several GPUs, without spilling registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What packages load, and that the contract of layers is one that can break."""
+"""The imports of the packages, and that the layers contract fails when it is violated."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _process(rank: int, folder: str) -> None:
     destroy_process_group()
 
 
-def test_two_processes_are_one_with_the_whole_batch(tmp_path):
+def test_two_processes_equal_one_with_the_whole_batch(tmp_path):
     spawn(_process, (str(tmp_path),), nprocs=2)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name, scene in parts[0]:

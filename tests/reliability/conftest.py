@@ -1,4 +1,4 @@
-"""Runs in processes of their own, as the tests of training have them."""
+"""Fixtures for runs in separate processes."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checkpoints and weights carry a checksum: a flipped bit is refused, and the checkpoint before is offered."""
+"""Checkpoints have a checksum: a flipped bit is detected, and the previous checkpoint is offered."""
 
 import random
 import stat
@@ -20,7 +20,7 @@ def state(step):
     return {"progress": {"step": step}, "detector": {"weight": torch.arange(300.0)}, "fixed": {"classes": ["a"]}}
 
 
-def test_every_flipped_bit_of_a_checkpoint_is_refused_and_the_one_before_offered(tmp_path):
+def test_every_flipped_bit_of_a_checkpoint_is_detected_and_the_previous_one_offered(tmp_path):
     path = tmp_path / "last.ckpt"
     save_checkpoint(path, state(1))
     save_checkpoint(path, state(2))
@@ -38,7 +38,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_refused_and_the_one_before_offered
 
 
 @pytest.mark.parametrize("cut", [1, 90, 2000])
-def test_a_checkpoint_that_was_cut_off_is_refused(tmp_path, cut):
+def test_a_truncated_checkpoint_is_refused(tmp_path, cut):
     path = tmp_path / "last.ckpt"
     save_checkpoint(path, state(1))
     path.write_bytes(path.read_bytes()[:-cut])
@@ -51,7 +51,7 @@ def test_a_checkpoint_of_an_earlier_version_still_loads(tmp_path):
     assert load_checkpoint(tmp_path / "last.ckpt")["progress"]["step"] == 3
 
 
-def test_a_file_has_the_permissions_that_the_umask_says(tmp_path):
+def test_a_file_has_the_permissions_of_the_umask(tmp_path):
     def private(part):
         part.write_bytes(b"x")
         part.chmod(0o600)

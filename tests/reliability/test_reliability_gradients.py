@@ -1,4 +1,4 @@
-"""Gradients of every loss: finite wherever logits are, never dropped, never shared; what cannot be says so."""
+"""Gradients of every loss are finite, never dropped and never shared; unsupported uses raise an error."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def scene():
 
 
 @pytest.mark.parametrize("logit", [0.0, 17.0, -17.0, 110.0, -110.0, 1e4, -1e4])
-def test_gradients_are_finite_where_scores_end(loss, logit):
+def test_gradients_are_finite_at_scores_of_0_and_1(loss, logit):
     logits = torch.full((6, 1), logit).requires_grad_()
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     quality = torch.tensor([0.5, 0.0, 1.0, 0.0, 0.0, 0.0])
@@ -44,7 +44,7 @@ def test_gentle_powers_have_the_gradients_of_their_formulas():
         assert torch.autograd.gradcheck(lambda logits, loss=loss: loss(logits, labels, quality), x)
 
 
-def test_a_gradient_penalty_is_an_error_and_not_dropped(loss):
+def test_a_gradient_penalty_is_an_error_and_not_silently_ignored(loss):
     logits, labels, quality = scene()
     value = loss(logits, labels, quality)
     (gradient,) = torch.autograd.grad(value, logits, create_graph=True)
@@ -56,7 +56,7 @@ def test_a_gradient_penalty_is_an_error_and_not_dropped(loss):
         torch.func.grad(lambda x: torch.func.grad(lambda y: loss(y, labels, quality))(x).sum())(logits.detach())
 
 
-def test_a_gradient_that_is_changed_in_place_leaves_the_graph_alone(loss):
+def test_changing_a_gradient_in_place_does_not_affect_the_graph(loss):
     logits, labels, quality = scene()
     value = loss(logits * 1, labels, quality)
     (first,) = torch.autograd.grad(value, logits, retain_graph=True)

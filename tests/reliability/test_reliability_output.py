@@ -1,4 +1,4 @@
-"""Output that is gone is no reason to stop; a second training in one folder is."""
+"""Lost output does not stop a training; a second training in the same folder is refused."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def closed_pipe():
         yield stream
 
 
-def test_a_stream_without_a_reader_takes_what_comes(closed_pipe):
+def test_a_stream_without_a_reader_discards_its_output(closed_pipe):
     lasting = LastingStream(closed_pipe)
     for _ in range(3):
         assert lasting.write("text\n") == 5
@@ -29,13 +29,13 @@ def test_a_stream_without_a_reader_takes_what_comes(closed_pipe):
     assert isinstance(lasting.lost, BrokenPipeError)
 
 
-def test_names_that_the_encoding_lacks_are_escaped(tmp_path):
+def test_characters_outside_the_encoding_are_escaped(tmp_path):
     with (tmp_path / "out").open("w", encoding="ascii") as file:
         LastingStream(file).write("caf\xe9 \udcff\n")
     assert (tmp_path / "out").read_text() == "caf\\xe9 \\udcff\n"
 
 
-def test_a_full_disk_under_the_output_is_said_and_ends_with_a_code(monkeypatch, capfd):
+def test_output_to_a_full_disk_gives_a_message_and_an_exit_code(monkeypatch, capfd):
     with open("/dev/full", "w") as full:  # noqa: PTH123
         monkeypatch.setattr(sys, "stdout", full)
         with pytest.raises(SystemExit) as stop, lasting_output(needed=True):
@@ -43,7 +43,7 @@ def test_a_full_disk_under_the_output_is_said_and_ends_with_a_code(monkeypatch, 
     assert stop.value.code == 2
 
 
-def test_a_second_training_in_a_folder_is_refused_by_name_and_a_stale_lock_taken_over(tmp_path):
+def test_a_second_training_in_a_folder_is_refused_and_a_stale_lock_is_replaced(tmp_path):
     run = tmp_path / "run"
     reader, writer = os.pipe()
     holder = os.fork()
@@ -69,7 +69,7 @@ def test_a_second_training_in_a_folder_is_refused_by_name_and_a_stale_lock_taken
     assert [path.name for path in run.iterdir()] == ["recipe.yaml"]
 
 
-def test_a_fork_does_not_keep_the_lock_of_its_parent(tmp_path):
+def test_a_forked_process_does_not_hold_the_lock(tmp_path):
     with lock_run(tmp_path / "run"):
         child = os.fork()
         if child == 0:

@@ -1,4 +1,4 @@
-"""Processes do not wait for one that never comes, and say which it was; a broken pipe ends no training."""
+"""Processes do not wait forever for a missing one and name it; a broken pipe ends no training."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from rankwise.training.rendezvous import watch
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_waits_in_vain_names_the_one_that_is_missing(tmp_path, rank):
+def test_a_rendezvous_timeout_names_the_missing_process(tmp_path, rank):
     environment = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -35,7 +35,7 @@ def test_a_process_that_waits_in_vain_names_the_one_that_is_missing(tmp_path, ra
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGKILL, "was killed by SIGKILL"), (None, "exit code 3")])
-def test_a_child_that_dies_ends_the_command_with_a_word(tmp_path, number, said):
+def test_a_dead_child_process_ends_the_command_with_a_message(tmp_path, number, said):
     reader, writer = os.pipe()
     parent = os.fork()
     if parent == 0:
@@ -65,14 +65,14 @@ def close_output():
     os.close(writer)
 
 
-def test_a_training_whose_output_is_gone_goes_on_and_is_saved(tmp_path):
+def test_training_continues_and_is_saved_when_its_output_is_closed(tmp_path):
     run = live(*TINY, "--run", tmp_path / "run", log=tmp_path / "log", before=close_output)
     assert run.wait() == 0
     assert checkpoint(tmp_path / "run")["progress"]["epoch"] == 2
     assert "Traceback" not in run.said
 
 
-def test_a_hang_up_without_output_saves_and_ends(tmp_path):
+def test_a_hangup_without_output_saves_and_ends(tmp_path):
     flags = [*TINY, "--train.epochs=200"]
     run = live(*flags, "--run", tmp_path / "run", log=tmp_path / "log", before=close_output)
     wait_for(lambda: last_step(tmp_path / "run") >= 3)
@@ -81,7 +81,7 @@ def test_a_hang_up_without_output_saves_and_ends(tmp_path):
     assert checkpoint(tmp_path / "run")["progress"]["step"] >= 3
 
 
-def test_changed_boxes_and_pixels_are_told_of_on_resume_and_a_damaged_checkpoint_offers_the_one_before(tmp_path):
+def test_resume_reports_changed_data_and_a_damaged_checkpoint_offers_the_previous_one(tmp_path):
     data, run = write_coco_folder(tmp_path / "coco", train=6, val=2), tmp_path / "run"
     flags = [flag for flag in TINY if "shapes" not in flag]
     finish("shapes", *flags, "--data", data, "--data.workers=0", "--run", run, log=tmp_path / "log")

@@ -1,4 +1,4 @@
-"""A few of the random scenes of `make soak`: every ranking loss is what its definition says."""
+"""Some of the random scenes of `make soak`: every ranking loss equals its definition."""
 
 import sys
 from pathlib import Path

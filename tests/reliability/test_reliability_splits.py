@@ -1,4 +1,4 @@
-"""Training and validation images are never the same without a loud word."""
+"""Images that are in both training and validation always cause a warning."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_an_empty_training_entry_of_yolo_is_refused(tmp_path, empty):
         open_both(folder)
 
 
-def test_a_lone_split_of_another_name_is_trained_on_and_a_part_kept(tmp_path):
+def test_a_single_split_of_any_name_is_trained_on_with_a_part_held_out(tmp_path):
     folder = write_coco_folder(tmp_path / "coco", train=10, val=0)
     (folder / "annotations/instances_train.json").rename(folder / "annotations/instances_factory.json")
     (folder / "train").rename(folder / "factory")
@@ -45,7 +45,7 @@ def test_a_lone_split_of_another_name_is_trained_on_and_a_part_kept(tmp_path):
     assert not any("WARNING" in note for note in train.notes)
 
 
-def test_the_same_images_on_both_sides_are_warned_of(tmp_path):
+def test_images_in_both_training_and_validation_give_a_warning(tmp_path):
     folder = write_coco_folder(tmp_path / "coco", train=4, val=3)
     train, _ = open_both(folder, train="val")
     assert any("WARNING: 3 of the 3 validation images are also training images" in note for note in train.notes)

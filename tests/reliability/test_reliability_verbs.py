@@ -1,4 +1,4 @@
-"""Every verb on a folder that cannot be written to, a full disk, a closed pipe and a folder of nobody's."""
+"""Every command with a read-only folder, a full disk, a closed pipe, and a run of another user."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def run(words, log, before):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_folder_that_may_not_be_written_to(made, tmp_path, verb):
+def test_a_read_only_folder_gives_a_message(made, tmp_path, verb):
     out = tmp_path / "closed"
     out.mkdir(mode=0o555)
     code, said = run(commands(made, out)[verb], tmp_path / "log", without_privileges)
@@ -83,7 +83,7 @@ def test_a_folder_that_may_not_be_written_to(made, tmp_path, verb):
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "export"])
-def test_a_full_disk(made, tmp_path, verb):
+def test_a_full_disk_gives_a_message(made, tmp_path, verb):
     out = tmp_path / "out"
     out.mkdir()
     code, said = run(commands(made, out)[verb], tmp_path / "log", little_disk)
@@ -93,7 +93,7 @@ def test_a_full_disk(made, tmp_path, verb):
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "data check"])
-def test_a_closed_pipe(made, tmp_path, verb):
+def test_a_closed_pipe_ends_quietly(made, tmp_path, verb):
     if verb in ("export", "train"):
         pytest.skip("takes long; the output of a training is tested beside its processes")
     out = tmp_path / "out"
@@ -104,7 +104,7 @@ def test_a_closed_pipe(made, tmp_path, verb):
     assert verb == "data check" or list(out.iterdir())
 
 
-def test_a_run_of_nobody_is_read_and_a_damaged_result_set_aside_and_made_again(made, tmp_path, capsys):
+def test_a_damaged_result_is_set_aside_and_written_again(made, tmp_path, capsys):
     from rankwise.cli import main
 
     folder = tmp_path / "run"
@@ -129,7 +129,7 @@ BROKEN = {"not UTF-8": b"\xff\xfe", "not YAML": b"data: [", "a list": b"- 1", "c
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_recipe_is_named_by_every_verb_that_reads_it(made, tmp_path, capsys, kind):
+def test_a_broken_recipe_is_named_by_every_command_that_reads_it(made, tmp_path, capsys, kind):
     from rankwise.cli import main
 
     folder = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Weights of a stranger: a flipped bit is refused, and settings that ask for the impossible, within a second."""
+"""Untrusted weights: a flipped bit is detected, and excessive settings are refused quickly."""
 
 import json
 import random
@@ -61,7 +61,7 @@ BOMBS = {
 }
 
 
-def test_settings_that_ask_for_too_much_are_refused_before_it_is_built(detector, tmp_path):
+def test_excessive_settings_are_refused_before_the_detector_is_built(detector, tmp_path):
     path = tmp_path / "best.safetensors"
     for bomb, changes in BOMBS.items():
         _write(path, detector, changes)
@@ -71,7 +71,7 @@ def test_settings_that_ask_for_too_much_are_refused_before_it_is_built(detector,
         assert len(str(caught.value)) < 600, bomb
 
 
-def test_settings_nested_without_end_are_refused(detector, tmp_path):
+def test_deeply_nested_settings_are_refused(detector, tmp_path):
     path = tmp_path / "best.safetensors"
     state = {name: tensor.contiguous() for name, tensor in detector.state_dict().items()}
     safetensors.torch.save_file(state, path, {"format": "pt", "rankwise": "[" * 100_000})
@@ -79,7 +79,7 @@ def test_settings_nested_without_end_are_refused(detector, tmp_path):
         Detector.load(path)
 
 
-def test_building_what_the_file_holds_is_never_stopped(detector, tmp_path):
+def test_valid_weights_files_are_never_refused(detector, tmp_path):
     for name, strides in (("resnet18", (8, 16, 32)), ("mobilenetv2_050", (16, 32))):
         backbone = BackboneSettings(name, strides=strides)
         settings = replace(detector.settings, backbone=backbone)

@@ -1,4 +1,4 @@
-"""Runs of the command in processes of their own, forked from one that has imported all: a start takes a moment."""
+"""Runs of the command in forked processes that have everything imported, so that each starts quickly."""
 
 import json
 import multiprocessing

@@ -1,4 +1,4 @@
-"""A small COCO folder of rectangles on noise, written by the tests."""
+"""A small COCO folder of rectangles on noise."""
 
 import json
 

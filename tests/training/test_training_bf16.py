@@ -1,4 +1,4 @@
-"""bfloat16 on CPUs that announce instructions which they do not let run, by made-up probes that die."""
+"""bfloat16 on CPUs that report instructions they do not support, with fake probes that crash."""
 
 import os
 from functools import partial
@@ -19,19 +19,19 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
 
 
-def test_a_cpu_that_runs_bf16_is_left_alone() -> None:
+def test_a_cpu_with_working_bf16_is_not_changed() -> None:
     assert enable_bf16("pass") is None
     assert VARIABLE not in os.environ
 
 
-def test_amx_that_does_not_run_is_turned_off_and_said() -> None:
+def test_broken_amx_is_turned_off_with_a_message() -> None:
     assert f"{VARIABLE}={WITHOUT_AMX}" in str(enable_bf16(DIES_WITH_AMX))
     assert os.environ[VARIABLE] == WITHOUT_AMX
     assert enable_bf16(DIES_WITH_AMX) is None  # in the processes that it starts
 
 
 @pytest.mark.parametrize("setting", [None, "ALL"])
-def test_what_dies_in_any_case_names_the_variable_and_keeps_the_users_setting(
+def test_bf16_that_always_crashes_names_the_variable_and_keeps_the_setting_of_the_user(
     monkeypatch: pytest.MonkeyPatch, setting: str | None
 ) -> None:
     if setting:
@@ -41,7 +41,7 @@ def test_what_dies_in_any_case_names_the_variable_and_keeps_the_users_setting(
     assert os.environ.get(VARIABLE) == setting
 
 
-def test_training_stops_with_a_message_before_it_could_die(
+def test_training_stops_with_a_message_before_bf16_crashes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("rankwise.training.processes.enable_bf16", partial(enable_bf16, DIES))

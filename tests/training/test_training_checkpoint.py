@@ -1,4 +1,4 @@
-"""Checkpoints are written whole or not at all, and loading one runs no code."""
+"""Checkpoints are written atomically, and loading one runs no code."""
 
 import os
 import pickle
@@ -10,7 +10,7 @@ from rankwise.files.writing import WriteError, remove_parts, write_whole
 from rankwise.training.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 
 
-def test_what_is_saved_comes_back(tmp_path):
+def test_a_saved_checkpoint_loads_unchanged(tmp_path):
     state = {"progress": {"step": 3}, "weights": torch.arange(4.0)}
     save_checkpoint(tmp_path / "last.ckpt", state)
     loaded = load_checkpoint(tmp_path / "last.ckpt")
@@ -33,7 +33,7 @@ def test_a_write_that_fails_leaves_the_previous_checkpoint_and_says_so(tmp_path)
     assert [item.name for item in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_leftovers_of_a_killed_write_are_cleared(tmp_path):
+def test_temporary_files_of_a_killed_write_are_removed(tmp_path):
     (tmp_path / ".last.ckpt.abc.part").write_bytes(b"half")
     (tmp_path / "metrics.jsonl").write_text("{}")
     remove_parts(tmp_path)
@@ -51,7 +51,7 @@ class Malicious:
 @pytest.mark.parametrize(
     "dump", [lambda obj, path: torch.save(obj, path), lambda obj, path: path.write_bytes(pickle.dumps(obj))]
 )
-def test_a_malicious_pickle_does_nothing_but_give_an_error(tmp_path, dump):
+def test_a_malicious_pickle_only_raises_an_error(tmp_path, dump):
     dump({"progress": Malicious(tmp_path / "owned")}, tmp_path / "last.ckpt")
     with pytest.raises(CheckpointError, match="nothing was run from it"):
         load_checkpoint(tmp_path / "last.ckpt")
@@ -65,6 +65,6 @@ def test_a_damaged_file_is_named(tmp_path, content):
         load_checkpoint(tmp_path / "last.ckpt")
 
 
-def test_a_missing_checkpoint_says_how_to_start(tmp_path):
+def test_a_missing_checkpoint_gives_the_start_command(tmp_path):
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         load_checkpoint(tmp_path / "last.ckpt")

@@ -1,4 +1,4 @@
-"""The command line takes flags and recipes as people write them, and answers mistakes by a message."""
+"""The command line accepts usual spellings of flags and recipes, and answers mistakes with a message."""
 
 import json
 
@@ -38,7 +38,7 @@ def test_hyphens_bare_booleans_and_the_recipe_anywhere(trained):
     assert (last.train.epochs, last.train.channels_last) == (2, False)
 
 
-def test_a_boolean_flag_does_not_take_the_word_after_it(trained):
+def test_a_bare_boolean_flag_does_not_consume_the_next_word(trained):
     recipe, folder = trained("--model.backbone.frozen-norm statistics --data.skip-bad photos_mobilenet")
     assert (recipe.model.backbone.frozen_norm, recipe.data.skip_bad) == ("statistics", True)
     assert folder.name == "photos_mobilenet-1"
@@ -99,7 +99,7 @@ def test_the_last_of_two_flags_counts():
         ("eval --flip RUN --batch-size 0", "--batch_size is 0"),
     ],
 )
-def test_a_mistake_is_one_message(line, message, tmp_path, monkeypatch, capsys):
+def test_a_mistake_gives_one_message(line, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
         main(line.split())
@@ -139,7 +139,7 @@ def test_help_has_no_python_types_and_no_empty_defaults(line, capsys):
     assert "default: " in said
 
 
-def test_predict_runs_its_batches_at_once_and_takes_flags_between_images(tmp_path, monkeypatch):
+def test_predict_runs_in_batches_and_accepts_flags_between_images(tmp_path, monkeypatch):
     small = {"backbone": {"name": "resnet10t", "args": {"channels": [8, 8, 8, 8]}}, "neck": {"channels": 8}}
     small |= {"head": {"channels": 8, "norm": "none"}, "input": {"short_side": 32, "max_side": 64}}
     Detector(DetectorSettings.from_dict(small), ["thing"]).save(tmp_path / "best.safetensors")

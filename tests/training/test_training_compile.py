@@ -1,4 +1,4 @@
-"""A compiled detector and criterion train as those that are not, without graph breaks."""
+"""A compiled detector and criterion train like uncompiled ones, without graph breaks."""
 
 import copy
 from dataclasses import replace
@@ -60,7 +60,7 @@ def test_the_whole_criterion_with_its_assigner_is_one_graph() -> None:
     assert expected.log["positives"] > 0
 
 
-def test_compiled_losses_take_any_number_of_objects_with_two_graphs() -> None:
+def test_compiled_losses_handle_any_number_of_objects_with_two_graphs() -> None:
     model, images, _ = scene()
     predictions = Predictions(**model(images)).detach()
     plain, criterion = Criterion(FocalLoss(), ATSS()), Criterion(FocalLoss(), ATSS())

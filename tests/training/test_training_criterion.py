@@ -1,4 +1,4 @@
-"""The criterion puts assigner, ranking loss and box loss together; a batch in parts is the whole batch."""
+"""The criterion combines assigner, ranking loss and box loss; a split batch equals the whole batch."""
 
 import pytest
 import torch
@@ -83,7 +83,7 @@ def small_detector(bins=0, norm="gn"):
 
 
 @pytest.mark.parametrize(("bins", "loss"), [(0, "APELoss"), (4, "GeneralizedFocalLoss")])
-def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(bins, loss):
+def test_a_split_batch_has_the_gradient_of_the_whole_batch(bins, loss):
     import rankwise.losses
 
     generator = torch.Generator().manual_seed(1)
@@ -102,7 +102,7 @@ def test_a_batch_taken_in_parts_has_the_gradient_of_the_whole(bins, loss):
         assert (gradient - gradients[0]).norm() <= 1e-5 * gradients[0].norm()
 
 
-def test_parts_leave_the_statistics_of_batch_norm_as_one_pass_over_each_would():
+def test_split_batches_update_batch_norm_statistics_once_per_part():
     detector = small_detector(norm="bn")
     images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
     targets = [{"boxes": torch.tensor([[4.0, 5, 40, 40]]), "labels": torch.tensor([0])}] * 4

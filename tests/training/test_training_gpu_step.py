@@ -78,7 +78,7 @@ def step(loss: Loss, assigner: Assigner) -> CountGPUWork:
     ],
     ids=["ATSS", "PAA", "IoUThreshold", "APE and ATSS", "APE and PAA", "focal and ATSS"],
 )
-def test_a_step_launches_little_and_waits_once(loss: Loss, assigner: Assigner, launches: int) -> None:
+def test_a_step_has_few_launches_and_one_sync(loss: Loss, assigner: Assigner, launches: int) -> None:
     work = step(loss, assigner)
     print(work.report())
     assert work.launches <= launches, work.report()
@@ -87,7 +87,7 @@ def test_a_step_launches_little_and_waits_once(loss: Loss, assigner: Assigner, l
     assert waiting == {"outside of the package, or autograd's own backward"}  # the norm, asked for by this test
 
 
-def test_post_processing_with_voting_launches_little_and_waits_three_times() -> None:
+def test_post_processing_with_voting_has_few_launches_and_three_syncs() -> None:
     predictions, _ = batch()
     sizes = [(SIDE, SIDE)] * IMAGES
     with CountGPUWork() as work:
@@ -98,7 +98,7 @@ def test_post_processing_with_voting_launches_little_and_waits_three_times() -> 
     assert work.syncs.total() <= 3, work.report()
 
 
-def test_targets_on_the_gpu_cost_one_sync_to_be_checked() -> None:
+def test_checking_targets_on_the_gpu_takes_one_sync() -> None:
     predictions, targets = batch()
     with CountGPUWork() as work:
         tensors = map(on_gpu, (predictions.logits, predictions.boxes, predictions.anchors))

@@ -1,4 +1,4 @@
-"""`rankwise train --data DIR` by itself: what it chooses, what it says, and where it starts from."""
+"""`rankwise train --data DIR` without a recipe: what it chooses, what it prints, and its initial weights."""
 
 import http.server
 import json
@@ -47,7 +47,7 @@ def offline(monkeypatch):
         (True, Weights("none", why="the hub does not answer"), "own_data"),
     ],
 )
-def test_device_and_weights_decide_on_the_recipe(data, monkeypatch, gpu, found, recipe):
+def test_the_recipe_is_chosen_by_device_and_weights(data, monkeypatch, gpu, found, recipe):
     monkeypatch.setattr(choice, "has_gpu", lambda: gpu)
     monkeypatch.setattr(choice, "locate", lambda name: found)
     made = choice.choose([f"--data.path={data}"])
@@ -65,7 +65,7 @@ def test_device_and_weights_decide_on_the_recipe(data, monkeypatch, gpu, found, 
         assert text in said, said
 
 
-def test_flags_of_the_command_line_win_over_the_choice(data, offline):
+def test_flags_override_the_chosen_recipe(data, offline):
     words = [f"--data.path={data}", "--train.batch_size=5", "--train.epochs=3", "--size=96"]
     name, flags, _ = choice.prepare(words, None)
     recipe = parse_recipe(flags)
@@ -79,7 +79,7 @@ def test_the_batch_fits_the_dataset():
     assert [choice.automatic_batch(images, 16) for images in (1, 20, 60, 300, 5000)] == [2, 2, 4, 16, 16]
 
 
-def test_a_hub_that_is_silent_is_given_up_soon_and_one_that_answers_is_found():
+def test_an_unreachable_hub_is_given_up_quickly_and_a_reachable_one_is_used():
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection and never answers
         assert not is_reachable(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.3)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
@@ -87,13 +87,13 @@ def test_a_hub_that_is_silent_is_given_up_soon_and_one_that_answers_is_found():
         assert is_reachable(f"http://127.0.0.1:{server.server_port}", seconds=5)  # "not implemented" is an answer
 
 
-def test_a_recipe_that_wants_weights_without_network_says_what_to_do(monkeypatch):
+def test_missing_pretrained_weights_without_network_give_advice(monkeypatch):
     monkeypatch.setattr("rankwise.models.backbone.locate", lambda name: Weights("none", why="no answer"))
     with pytest.raises(ModelError, match=r"no answer\. Set --model\.backbone\.pretrained to a file"):
         Backbone(BackboneSettings("resnet10t", pretrained=True))
 
 
-def test_weights_in_the_hubs_cache_are_loaded_without_network(monkeypatch, tmp_path):
+def test_weights_in_the_hub_cache_are_loaded_without_network(monkeypatch, tmp_path):
     import timm
 
     torch.manual_seed(0)
@@ -119,7 +119,7 @@ def run(tmp_path_factory, data):
     return folder / "run"
 
 
-def test_a_run_records_all_it_needs_to_be_used_from_another_folder(run, tmp_path, monkeypatch, capsys):
+def test_a_run_can_be_used_from_another_folder(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     assert recipe["data"]["path"] == str(run.parent / "data")
@@ -135,14 +135,14 @@ def test_a_run_records_all_it_needs_to_be_used_from_another_folder(run, tmp_path
         (run.parent / "moved").rename(run.parent / "data")
 
 
-def test_files_have_the_permissions_that_the_umask_gives(run):
+def test_files_have_the_permissions_of_the_umask(run):
     usual = run / "usual"
     usual.touch()
     modes = {name: oct((run / name).stat().st_mode) for name in ("best.safetensors", "last.ckpt", "recipe.yaml")}
     assert set(modes.values()) == {oct(usual.stat().st_mode)}, modes
 
 
-def test_other_images_are_measured_at_the_runs_own_thresholds(run, capsys):
+def test_other_images_are_evaluated_at_the_thresholds_of_the_run(run, capsys):
     main(["eval", str(run), "--split", "train"])
     assert "at the thresholds of the run" in capsys.readouterr().out
     thresholds = json.loads((run / "eval-train" / "eval.json").read_text())["thresholds"]["per_class"]
@@ -195,7 +195,7 @@ def test_the_weights_of_a_run_in_place_of_its_folder_are_answered_by_the_folder(
     assert f"give the folder of a run, such as {run}" in capsys.readouterr().err
 
 
-def test_a_report_of_other_images_is_made_of_a_run_without_results(stopped, tmp_path):
+def test_a_report_on_other_images_works_for_a_run_without_results(stopped, tmp_path):
     other = write_coco_folder(tmp_path / "other", train=3, val=1)
     main(["report", str(stopped), "--data", str(other), "--split", "train"])
     assert json.loads((stopped / "eval-other-train" / "eval.json").read_text())["images"] == 3
@@ -203,7 +203,7 @@ def test_a_report_of_other_images_is_made_of_a_run_without_results(stopped, tmp_
     assert not (stopped / "report.html").exists()
 
 
-def test_of_a_folder_without_validation_split_eval_says_that_it_takes_a_tenth(run, tmp_path, capsys):
+def test_eval_says_that_it_uses_the_held_out_tenth(run, tmp_path, capsys):
     folder = write_coco_folder(tmp_path / "single", train=10, val=0)
     main(["eval", str(run), "--data", str(folder)])
     said = capsys.readouterr().out
@@ -246,7 +246,7 @@ def test_fine_tuning_starts_from_the_detector_of_a_run(run, data, tmp_path, monk
         (["--init", "other"], "with --init: a resumed run uses its own weights"),
     ],
 )
-def test_what_a_resumed_run_would_ignore_is_refused(run, words, said, capsys):
+def test_arguments_that_a_resumed_run_would_ignore_are_refused(run, words, said, capsys):
     with pytest.raises(SystemExit):
         main(["train", *words, "--resume", str(run)])
     assert said in capsys.readouterr().err
@@ -271,7 +271,7 @@ def test_another_loss_is_recorded_when_a_run_is_resumed(run, monkeypatch, capsys
     assert "FocalLoss" in json.dumps(line["settings"])
 
 
-def test_a_batch_that_does_not_fit_the_gpu_is_taken_in_parts(monkeypatch):
+def test_a_batch_too_large_for_the_gpu_is_split(monkeypatch):
     tried, undone, said = [], [], []
 
     def backward(fabric, model, criterion, batch, count, watch, go_on):
@@ -293,7 +293,7 @@ def test_a_batch_that_does_not_fit_the_gpu_is_taken_in_parts(monkeypatch):
             fixed.backward(None, None, None, Batch, None, None)
 
 
-def test_imbalance_tiny_boxes_and_slips_are_told(tmp_path):
+def test_imbalance_tiny_boxes_and_probable_mistakes_are_reported(tmp_path):
     folder = write_coco_folder(tmp_path / "data", train=3, val=1)
     path = folder / "annotations" / "instances_train.json"
     content = json.loads(path.read_text())

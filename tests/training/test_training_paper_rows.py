@@ -1,4 +1,4 @@
-"""Every row of the paper's tables is a recipe that says what the paper says, and every detector among them trains."""
+"""Every row of the paper's tables is a recipe with the settings of the paper, and every detector of them trains."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def recipes() -> dict[tuple[str, tuple[str, ...]], Recipe]:
     }
 
 
-def test_every_row_parses_and_has_what_holds_for_all_of_the_paper(recipes):
+def test_every_row_parses_and_has_the_common_settings_of_the_paper(recipes):
     assert len(ROWS) > 60
     for table, row in ROWS:
         recipe = recipes[row.recipe, row.coco]
@@ -64,7 +64,7 @@ def test_every_row_parses_and_has_what_holds_for_all_of_the_paper(recipes):
             assert (post.score_threshold, post.nms_threshold, recipe.box.weight) == (0.15, 0.6, 2.0), row.name
 
 
-def test_rows_have_the_epochs_sizes_and_backbones_that_the_paper_prints(recipes):
+def test_rows_have_the_epochs_sizes_and_backbones_of_the_paper(recipes):
     rows = [(table, row, paper_row(table, row)) for table, row in ROWS if row.paper is not None]
     assert len([row for table, row, _ in rows if table == "state_of_the_art"]) == 23
     for table, row, paper in rows:
@@ -111,7 +111,7 @@ def _architecture(settings: DetectorSettings) -> tuple:
     return settings.backbone.name, settings.backbone.deformable_stages, settings.neck, settings.head, settings.anchors
 
 
-def test_every_detector_loss_and_assigner_of_the_tables_takes_two_steps(recipes, tmp_path):
+def test_every_detector_loss_and_assigner_of_the_tables_trains_two_steps(recipes, tmp_path):
     folder = write_coco_folder(tmp_path / "data", train=4, val=1)
     seen: set = set()
     chosen: list[Row] = []  # each has something that those before it have not
@@ -154,7 +154,7 @@ def detections(path: Path) -> list[dict]:
     return json.loads((path / "detections.json").read_text())
 
 
-def test_a_run_ends_with_the_test_time_augmentation_of_its_recipe_and_eval_can_ask_for_others(multi_scale_run, capsys):
+def test_a_run_is_evaluated_with_the_tta_of_its_recipe_and_eval_can_change_it(multi_scale_run, capsys):
     own = detections(multi_scale_run)
     main(["eval", str(multi_scale_run), "--scales", "[48, 64]", "--max_side", "96", "--flip", "true"])
     assert detections(multi_scale_run / "tta") == own
@@ -166,7 +166,7 @@ def test_a_run_ends_with_the_test_time_augmentation_of_its_recipe_and_eval_can_a
     assert "add --scales" in capsys.readouterr().err
 
 
-def test_images_of_a_test_server_get_their_results_file(multi_scale_run):
+def test_images_without_annotations_get_a_results_file(multi_scale_run):
     """As for test-dev2017, whose images lie in test2017, and whose objects nobody but the server knows."""
     data = multi_scale_run.parent / "data"
     content = json.loads(next((data / "annotations").glob("*val*.json")).read_text())

@@ -1,4 +1,4 @@
-"""How long a run is, when it is evaluated, and what it says about the time that is left."""
+"""The length of a run, its evaluations, and its remaining time."""
 
 import io
 from itertools import pairwise
@@ -38,7 +38,7 @@ class Time:
         monkeypatch.setattr(plans.time, "perf_counter", lambda: self.now)
 
 
-def test_the_time_left_is_right_soon_although_the_first_steps_are_slow(monkeypatch):
+def test_the_remaining_time_is_accurate_despite_slow_first_steps(monkeypatch):
     time = Time(monkeypatch)
     plan, clock = Plan(100, 10, 50), Clock(evaluation_guess=4)
     assert clock.left(plan, 0) is None
@@ -58,7 +58,7 @@ def test_the_time_left_is_right_soon_although_the_first_steps_are_slow(monkeypat
 
 
 @pytest.mark.parametrize("slower", [1.0, 3.0])
-def test_a_time_budget_is_kept_also_when_the_machine_becomes_slower(monkeypatch, slower):
+def test_a_time_budget_is_kept_when_the_machine_slows_down(monkeypatch, slower):
     time, at = Time(monkeypatch), Progress()
     plan, clock = Plan.of(TrainSettings(minutes=5), 7, at), Clock(evaluation_guess=1000)
     tried = []
@@ -80,7 +80,7 @@ def test_a_time_budget_is_kept_also_when_the_machine_becomes_slower(monkeypatch,
     assert at.steps == plan.steps
 
 
-def test_a_resumed_run_keeps_the_length_that_its_budget_gave_it():
+def test_a_resumed_run_keeps_the_length_from_its_time_budget():
     minutes = TrainSettings(minutes=5)
     assert Plan.of(minutes, 7, Progress(step=50, seconds=30, steps=900)).steps == 900
     assert Plan.of(minutes, 7, Progress(step=900, seconds=299, steps=900)).steps == 900

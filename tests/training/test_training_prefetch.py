@@ -1,4 +1,4 @@
-"""What keeps a GPU fed and does not wait for it: the copy one batch ahead, and messages between processes' hosts."""
+"""Prefetching to a GPU, and messages between the hosts of processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[str]]:
     return log, stack
 
 
-def test_batches_are_copied_one_ahead_on_their_own_stream(streams) -> None:
+def test_the_next_batch_is_copied_on_a_separate_stream(streams) -> None:
     log, stack = streams
     batches = Prefetcher(iter([Batch(Images(n, log, stack), []) for n in range(3)]), CUDA)
     first = batches.next()
@@ -73,7 +73,7 @@ def test_batches_are_copied_one_ahead_on_their_own_stream(streams) -> None:
     assert isinstance(batches.next(), StopIteration)
 
 
-def test_what_goes_wrong_ahead_comes_in_place_of_the_batch(streams) -> None:
+def test_errors_of_prefetching_are_returned_in_place_of_the_batch(streams) -> None:
     def broken() -> Iterator[Batch]:
         raise OSError("the disk is gone")
         yield
@@ -83,7 +83,7 @@ def test_what_goes_wrong_ahead_comes_in_place_of_the_batch(streams) -> None:
     assert str(batches.next()) == "the disk is gone"
 
 
-def test_on_a_cpu_nothing_is_loaded_ahead() -> None:
+def test_nothing_is_prefetched_on_a_cpu() -> None:
     source = iter([Batch(torch.zeros(1, 3, 4, 4, dtype=torch.uint8), [])])
     batches = Prefetcher(source, torch.device("cpu"), channels_last=True)
     batches.look_ahead()
@@ -97,7 +97,7 @@ def test_a_batch_is_pinned_as_a_whole() -> None:
     assert log == ["pin 4"]
 
 
-def test_processes_with_gpus_tell_each_other_over_one_group_of_their_hosts(monkeypatch) -> None:
+def test_host_messages_of_gpu_processes_use_a_gloo_group(monkeypatch) -> None:
     made, sent = [], []
     backend = SimpleNamespace(name="nccl")
     fake = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Several processes train as one would: the same weights, the same numbers, no hanging, one voice."""
+"""Several processes train like one: the same weights and metrics, no deadlock, one message."""
 
 import functools
 import os
@@ -37,7 +37,7 @@ def assert_close(run, other, atol=1e-5):
 @pytest.mark.parametrize(
     ("machines", "loss"), [(1, ["--loss=APELoss", "--loss.scope=world"]), (2, ["--loss=FocalLoss"])]
 )
-def test_two_processes_end_with_the_weights_of_one(tmp_path, machines, loss):
+def test_two_processes_give_the_weights_of_one(tmp_path, machines, loss):
     # 17 images: the last step of an epoch has one, and a process without. The two take their share in parts.
     flags = [*SAME, *loss, "--data.shapes.train_images=17", "--epochs=4", "--optimizer.clip_norm=1"]
     finish(*flags, "--run", tmp_path / "one", log=tmp_path / "log")
@@ -58,7 +58,7 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path, machines, loss):
 
 
 @pytest.mark.parametrize("loss", [["--loss=FocalLoss"], ["--loss=APELoss", "--loss.scope=world"]])
-def test_a_process_without_objects_holds_nobody_up(tmp_path, loss):
+def test_a_process_without_objects_does_not_block_the_others(tmp_path, loss):
     data = write_coco(tmp_path / "data", empty=range(0, 12, 2))
     order = epoch_order(12, 0, 0, shuffle=True)
     assert any(one % 2 != other % 2 for one, other in zip(order[::2], order[1::2], strict=True))
@@ -103,7 +103,7 @@ def test_evaluation_by_any_number_of_processes_gives_the_same_numbers(tmp_path, 
     assert numbers[0] == numbers[1] == numbers[2]
 
 
-def test_shares_of_the_evaluation_hold_every_image_once_with_the_same_detections(waiting):
+def test_evaluation_shares_contain_every_image_once_with_the_same_detections(waiting):
     state, data = checkpoint(waiting), waiting.parent / "data"
     settings = DetectorSettings.from_dict(yaml.safe_load((waiting / "recipe.yaml").read_text())["model"])
     detector = Detector(settings, ["red", "blue"])
@@ -132,7 +132,7 @@ def nan_on_rank_one(at):
     loop.PlainForward.forward = broken
 
 
-def test_a_step_that_is_bad_on_one_process_is_skipped_by_all(tmp_path):
+def test_a_bad_step_in_one_process_is_skipped_by_all(tmp_path):
     flags = [*TINY, "--loss=APELoss", "--loss.scope=world", "--run", tmp_path / "run"]
     before = functools.partial(nan_on_rank_one, 3)
     said = wait_all(ranks(2, *flags, folder=tmp_path / "logs", before=before))
@@ -147,7 +147,7 @@ def test_a_step_that_is_bad_on_one_process_is_skipped_by_all(tmp_path):
     assert all(bool(torch.isfinite(value).all()) for value in state["detector"].values())
 
 
-def test_what_one_process_cannot_read_stops_all_and_is_said_once(tmp_path):
+def test_an_unreadable_image_in_one_process_stops_all_with_one_message(tmp_path):
     data = write_coco(tmp_path / "data")
     # The second image of the third step: rank 1's.
     name = f"train{epoch_order(12, 0, 0, shuffle=True)[5]:02}.jpg"
@@ -212,7 +212,7 @@ def children(pid):
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the processes by /proc")
 @pytest.mark.slow
-def test_torchrun_restarts_after_a_kill_and_ends_as_if_nothing_had_been(tmp_path):
+def test_torchrun_restarts_after_a_kill_with_the_same_result(tmp_path):
     flags = [*SAME, "--epochs=4", "--train.evaluate_every=4", "--train.checkpoint_steps=2"]
     wait_all(ranks(2, *flags, "--run", tmp_path / "whole", folder=tmp_path / "logs"))
     command = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1 --monitor-interval=0.2"
@@ -233,13 +233,13 @@ def test_torchrun_restarts_after_a_kill_and_ends_as_if_nothing_had_been(tmp_path
     assert steps == list(range(1, 21))
 
 
-def test_a_restart_needs_a_run_that_it_can_find_again(tmp_path):
+def test_torchrun_restarts_need_a_fixed_run_folder(tmp_path):
     run = live(*TINY, log=tmp_path / "log", env={"TORCHELASTIC_MAX_RESTARTS": "3"})
     assert run.wait() == 2
     assert "--max-restarts needs --folder" in run.said
 
 
-def test_processes_end_with_the_one_that_started_them(tmp_path):
+def test_child_processes_end_with_their_parent(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     words = ["train", *TINY, "--devices=2", "--run", str(tmp_path / "run"), "--epochs=500"]
     with (tmp_path / "out").open("w") as out:

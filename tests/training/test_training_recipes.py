@@ -1,4 +1,4 @@
-"""Every recipe that comes with the package parses, says what it is, and trains."""
+"""Every built-in recipe parses, states its command, and trains."""
 
 import json
 
@@ -25,7 +25,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("name", sorted(built_in_recipes()))
-def test_a_recipe_says_its_command_and_parses(name):
+def test_a_recipe_states_its_command_and_parses(name):
     head = built_in_recipes()[name].read_text().splitlines()[:4]
     assert head[0].startswith("# ")
     assert any("Command: rankwise train" in line for line in head)
@@ -44,7 +44,7 @@ def test_a_recipe_trains_two_steps_on_tiny_images(tmp_path, name):
     assert max(line["step"] for line in lines) == 2
 
 
-def test_the_parts_of_a_pairwise_error_are_written_down_with_their_classes(tmp_path):
+def test_a_saved_recipe_names_the_classes_of_the_parts_of_pairwise_error(tmp_path):
     flags = ["--loss=PairwiseError", "--loss.distance=SigmoidCrossEntropy", "--loss.distance.lam=4"]
     flags += ["--loss.balance=ValidNegatives", "--loss.pairs=AdaptivePairs"]
     recipe = parse_recipe(["--config", "shapes", *flags])

@@ -1,4 +1,4 @@
-"""A run that was stopped, however and whenever, goes on and ends with the weights of one that never stopped."""
+"""A run that was stopped at any point resumes and ends with the weights of an uninterrupted one."""
 
 import functools
 import os
@@ -94,7 +94,7 @@ def die_in_third_checkpoint():
     torch.save = half
 
 
-def test_a_kill_in_the_middle_of_writing_a_checkpoint_leaves_the_one_before(tmp_path, whole):
+def test_a_kill_while_writing_a_checkpoint_keeps_the_previous_one(tmp_path, whole):
     process = live(*STATEFUL, "--run", tmp_path / "run", log=tmp_path / "log", before=die_in_third_checkpoint)
     assert process.wait() == -signal.SIGKILL
     assert len(list((tmp_path / "run").glob(".*.part"))) == 1
@@ -104,7 +104,7 @@ def test_a_kill_in_the_middle_of_writing_a_checkpoint_leaves_the_one_before(tmp_
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, whole, number, code):
+def test_a_signal_saves_the_run_and_prints_the_resume_command(tmp_path, whole, number, code):
     run = tmp_path / "run"
     process = live(*STATEFUL, "--train.checkpoint_steps=0", "--run", run, log=tmp_path / "log")
     wait_for(lambda: last_step(run) >= 2)
@@ -154,7 +154,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, whole):
     assert_same_end(tmp_path / "run", whole)
 
 
-def test_first_weights_from_a_file_are_read_at_the_start_and_only_there(tmp_path):
+def test_initial_weights_are_read_only_at_the_start(tmp_path):
     recipe = parse_recipe(["--config", "shapes", *TINY])
     torch.manual_seed(5)
     file = tmp_path / "backbone.pt"
@@ -170,7 +170,7 @@ def test_first_weights_from_a_file_are_read_at_the_start_and_only_there(tmp_path
     assert_same_end(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_run_whose_checkpoint_was_taken_away_does_not_start_again(tmp_path, whole):
+def test_a_run_whose_checkpoint_was_removed_does_not_restart(tmp_path, whole):
     shutil.copytree(whole, tmp_path / "run")
     (tmp_path / "run" / "last.ckpt").unlink()
     said = finish("--resume", tmp_path / "run", log=tmp_path / "log", code=2)
@@ -178,7 +178,7 @@ def test_a_run_whose_checkpoint_was_taken_away_does_not_start_again(tmp_path, wh
     assert (tmp_path / "run" / "best.safetensors").exists()
 
 
-def test_a_finished_run_says_so_and_goes_on_when_given_more_epochs(tmp_path, whole):
+def test_a_finished_run_says_so_and_continues_with_more_epochs(tmp_path, whole):
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     assert "all epochs are done" in finish("--resume", run, log=tmp_path / "log1")
@@ -204,7 +204,7 @@ def test_a_finished_run_says_so_and_goes_on_when_given_more_epochs(tmp_path, who
         (["--loss=APELoss"], "does not match the checkpoint of the run"),
     ],
 )
-def test_what_a_run_depends_on_cannot_change(tmp_path, whole, flags, message):
+def test_fixed_settings_cannot_change_on_resume(tmp_path, whole, flags, message):
     shutil.copytree(whole, tmp_path / "run")
     said = finish("--resume", tmp_path / "run", *flags, log=tmp_path / "log", code=2)
     assert re.search(message, said)

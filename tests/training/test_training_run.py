@@ -1,4 +1,4 @@
-"""Whole runs by the command line: built-in data, folders of every format, other losses, overfitting."""
+"""Complete runs from the command line: built-in data, folders of every format, other losses, overfitting."""
 
 import json
 
@@ -112,7 +112,7 @@ def test_mixed_precision_ema_accumulation_and_clipping_train(tmp_path):
     assert not torch.equal(best[name], saved["detector"][name])
 
 
-def test_eight_images_are_learnt_by_heart(tmp_path):
+def test_a_detector_overfits_eight_images(tmp_path):
     flags = ["--epochs=60", "--train.evaluate_every=60", "--batch_size=8", "--data.val=train", "--data.augment.flip=0"]
     size = ["--data.shapes.size=96", "--data.shapes.train_images=8", "--model.input.short_side=96"]
     main(["train", "shapes", "--run", str(tmp_path / "run"), *size, *flags, "--optimizer.lr=0.004", "--train.ema=0"])
@@ -147,7 +147,7 @@ def test_eight_images_are_learnt_by_heart(tmp_path):
         (["reproduce", "loses"], "did you mean 'losses'"),
     ],
 )
-def test_a_mistake_is_answered_by_what_would_be_right(tmp_path, capsys, words, message):
+def test_a_mistake_gives_a_message_with_the_valid_values(tmp_path, capsys, words, message):
     words = [word.replace("RUN", str(tmp_path / "RUN")) for word in words]
     with pytest.raises(SystemExit) as stopped:
         main(words)
@@ -157,7 +157,7 @@ def test_a_mistake_is_answered_by_what_would_be_right(tmp_path, capsys, words, m
     assert "Traceback" not in said.err
 
 
-def test_a_run_is_only_deleted_when_asked_and_nothing_else_ever(tmp_path, capsys):
+def test_overwrite_deletes_runs_and_nothing_else(tmp_path, capsys):
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"precious")
     for flags in ([], ["--overwrite"]):
@@ -200,7 +200,7 @@ def test_the_built_in_dataset_written_out_passes_its_own_check(tmp_path, capsys)
     assert "not empty" in capsys.readouterr().err
 
 
-def test_checking_a_folder_with_faults_tells_them_and_exits_with_one(tmp_path, capsys):
+def test_data_check_lists_faults_and_exits_with_1(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["data", "check", str(tmp_path / "nowhere")])
     assert stopped.value.code == 1

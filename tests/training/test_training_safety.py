@@ -1,4 +1,4 @@
-"""What strangers send runs no code: checkpoints, weights, recipes; and no shell is ever called."""
+"""Untrusted checkpoints, weights and recipes run no code, and no shell is ever called."""
 
 import ast
 import pickle
@@ -36,7 +36,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_malicious_checkpoint_does_nothing_but_give_an_error(tmp_path, run, whole):
+def test_a_malicious_checkpoint_only_raises_an_error(tmp_path, run, whole):
     shutil.copytree(run, tmp_path / "run")
     owned = tmp_path / "owned"
     state = Malicious(owned) if whole else {**checkpoint(run), "ema": Malicious(owned)}
@@ -48,7 +48,7 @@ def test_a_malicious_checkpoint_does_nothing_but_give_an_error(tmp_path, run, wh
 
 
 @pytest.mark.parametrize("verb", ["eval", "predict"])
-def test_malicious_weights_do_nothing_but_give_an_error(tmp_path, run, verb):
+def test_malicious_weights_only_raise_an_error(tmp_path, run, verb):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "best.safetensors").write_bytes(pickle.dumps(Malicious(tmp_path / "owned")))
     Image.new("RGB", (64, 64)).save(tmp_path / "image.png")
@@ -77,7 +77,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_recipe_of_a_stranger_imports_and_reads_nothing(tmp_path, monkeypatch, name):
+def test_an_untrusted_recipe_imports_and_reads_nothing(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "runs" / "gift").mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_a_recipe_of_a_stranger_imports_and_reads_nothing(tmp_path, monkeypatch,
     assert not (tmp_path / "owned").exists()
 
 
-def test_resuming_the_run_of_a_stranger_imports_nothing(tmp_path, run):
+def test_resuming_an_untrusted_run_imports_nothing(tmp_path, run):
     shutil.copytree(run, tmp_path / "run")
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["loss"] = {"class_path": "stranger.Loss"}
@@ -100,7 +100,7 @@ def test_resuming_the_run_of_a_stranger_imports_nothing(tmp_path, run):
     assert "--loss stranger.Loss" in said
 
 
-def test_a_class_of_your_own_is_imported_when_the_command_line_names_it(tmp_path):
+def test_a_custom_class_is_imported_if_the_command_line_names_it(tmp_path):
     (tmp_path / "recipe.yaml").write_text("loss: {class_path: mine.Loss}\n")
     parser = ArgumentParser()
     add_recipe_arguments(parser)
@@ -109,7 +109,7 @@ def test_a_class_of_your_own_is_imported_when_the_command_line_names_it(tmp_path
     check_recipe(tmp_path / "recipe.yaml", words)
 
 
-def test_recipes_of_our_own_and_of_runs_pass(run):
+def test_built_in_recipes_and_recipes_of_runs_are_accepted(run):
     for path in (*built_in_recipes().values(), run / "recipe.yaml"):
         check_recipe(path)
 

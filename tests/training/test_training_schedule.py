@@ -1,4 +1,4 @@
-"""The learning rate follows from the step alone, and the optimiser from the settings."""
+"""The learning rate is a function of the step, and the optimizer follows the settings."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_milestones_below_one_are_shares_of_a_run_of_any_length():
     assert unreached(schedule, 10, 40) is None
 
 
-def test_milestones_beyond_the_end_are_told():
+def test_milestones_beyond_the_end_give_a_warning():
     schedule = ScheduleSettings(decay="step", milestones=(8.0, 11.0))
     assert unreached(schedule, 10, 120) is None
     said = unreached(schedule, 10, 100)
@@ -74,7 +74,7 @@ def test_milestones_beyond_the_end_are_told():
     assert "the run has 10" in said
 
 
-def test_the_logged_rate_is_the_heads():
+def test_the_logged_learning_rate_is_that_of_the_head():
     model = nn.ModuleDict({"backbone": nn.Conv2d(1, 2, 3), "head": nn.Conv2d(2, 1, 1)})
     optimizer = build_optimizer(model, OptimizerSettings(lr=0.1, backbone_lr=0.1))
     set_lr(optimizer, 0.5)

@@ -1,4 +1,4 @@
-"""Loads the compiled functions of a step once, for all processes that are forked from the one that imports this."""
+"""Loads the compiled functions of a step once, for all processes forked from the one that imports this."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Bad days: numbers that are not finite, images that cannot be read, workers that die, a full memory or disk."""
+"""Failures: values that are not finite, unreadable images, dead workers, full memory or disk."""
 
 import functools
 import json
@@ -82,7 +82,7 @@ def test_a_step_that_is_not_finite_is_skipped_counted_and_named(tmp_path, where,
     assert all_finite(state["ema"])
 
 
-def test_too_many_in_a_row_stop_the_run_with_a_diagnosis(tmp_path):
+def test_too_many_consecutive_bad_steps_stop_the_run_with_a_diagnosis(tmp_path):
     flags = [*TINY, "--optimizer.name=SGD", "--schedule.warmup_steps=0", "--schedule.decay=none"]
     flags += ["--optimizer.clip_norm=0", "--lr=1e30", "--train.max_bad_steps=3"]
     said = finish(*flags, "--run", tmp_path / "run", log=tmp_path / "log", code=2)
@@ -131,7 +131,7 @@ def scaled_run(folder, scale):
     return Run(recipe, folder, fabric, *open_datasets(recipe.data, recipe.model.input)), scaler
 
 
-def test_scaled_gradients_that_overflow_lower_the_scale_and_are_no_bad_days(tmp_path):
+def test_overflowing_scaled_gradients_lower_the_scale_and_do_not_count_as_bad_steps(tmp_path):
     run, scaler = scaled_run(tmp_path / "run", 2.0**127)
     run.fit()
     assert 0 < run.progress.skipped < 10
@@ -152,7 +152,7 @@ def truncate(path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_corrupt_image_is_named_and_skipped_if_told_so(tmp_path, workers):
+def test_a_corrupt_image_is_named_and_skipped_with_skip_bad(tmp_path, workers):
     data = write_coco(tmp_path / "data")
     for path in (data / "train" / "train07.jpg", data / "val" / "val03.jpg"):
         truncate(path)
@@ -169,7 +169,7 @@ def test_a_corrupt_image_is_named_and_skipped_if_told_so(tmp_path, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_corrupt_image_is_an_error_otherwise_and_nothing_is_lost(tmp_path, workers):
+def test_a_corrupt_image_is_an_error_without_skip_bad_and_the_run_can_resume(tmp_path, workers):
     data = write_coco(tmp_path / "data")
     truncate(data / "train" / "train07.jpg")
     flags = ["shapes", *TINY, "--data", data, f"--data.workers={workers}", "--batch_size=1"]
@@ -221,7 +221,7 @@ BAD_DATA = {
 
 
 @pytest.mark.parametrize("fault", BAD_DATA)
-def test_bad_data_has_its_clear_message(tmp_path, fault):
+def test_invalid_data_gives_a_clear_message(tmp_path, fault):
     data = write_coco(tmp_path / "data")
     make, message = BAD_DATA[fault]
     make(data)
@@ -231,7 +231,7 @@ def test_bad_data_has_its_clear_message(tmp_path, fault):
     assert "root:" not in said  # nobody's password file
 
 
-def test_objects_that_end_without_a_positive_are_counted_in_the_log(tmp_path):
+def test_unmatched_objects_are_counted_in_the_log(tmp_path):
     data = write_coco(tmp_path / "data")
     path = data / "annotations" / "instances_train.json"
     content = json.loads(path.read_text())
@@ -262,7 +262,7 @@ def workers_of(pid):
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers by /proc")
-def test_a_worker_that_dies_is_said_plainly(tmp_path):
+def test_a_dead_worker_gives_a_clear_message(tmp_path):
     run = live(*TINY, "--data.workers=2", "--epochs=200", "--run", tmp_path / "run", log=tmp_path / "log")
     wait_for(lambda: last_step(tmp_path / "run") >= 2)
     os.kill(workers_of(run.pid)[0], signal.SIGKILL)
@@ -286,7 +286,7 @@ def little_memory():
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads what is in use from /proc")
-def test_memory_that_runs_out_says_what_to_lower(tmp_path):
+def test_running_out_of_memory_gives_advice(tmp_path):
     flags = [*TINY, "--batch_size=16", "--model.input.short_side=512", "--model.input.max_side=512"]
     said = finish(*flags, "--run", tmp_path / "run", log=tmp_path / "log", before=little_memory, code=2)
     assert "memory ran out" in said
@@ -326,7 +326,7 @@ def test_a_full_disk_stops_with_a_message_and_the_previous_checkpoint_intact(tmp
     assert differences(checkpoint(run), checkpoint(tmp_path / "whole")) == []
 
 
-def test_a_log_that_cannot_be_written_is_a_full_disk_too(tmp_path):
+def test_a_log_on_a_full_disk_gives_the_same_message(tmp_path):
     before = functools.partial(little_disk, 2500)
     said = finish(*TINY, "--run", tmp_path / "run", log=tmp_path / "log", before=before, code=2)
     assert "File too large" in said

@@ -1,4 +1,4 @@
-"""The losses of today's DETR-like detectors and the correlation loss, against their formulas and published code."""
+"""Losses of recent DETR-like detectors and the correlation loss, against formulas and published code."""
 
 import math
 
@@ -60,7 +60,7 @@ def assert_same(loss: Tensor, expected: Tensor, logits: Tensor, rtol: float = 1e
 
 
 @pytest.mark.parametrize(("gamma", "alpha"), [(1.5, None), (2.0, 0.3)])
-def test_mal_has_the_numbers_of_transformers(gamma: float, alpha: float | None) -> None:
+def test_mal_equals_transformers(gamma: float, alpha: float | None) -> None:
     scene = Scene()
     criterion = Deimv2Loss.__new__(Deimv2Loss)
     torch.nn.Module.__init__(criterion)
@@ -70,7 +70,7 @@ def test_mal_has_the_numbers_of_transformers(gamma: float, alpha: float | None) 
     assert_same(loss(*scene.call), expected, scene.logits, rtol=1e-6)  # transformers takes IoUs in float32
 
 
-def test_ia_bce_has_the_numbers_of_transformers() -> None:
+def test_ia_bce_equals_transformers() -> None:
     scene = Scene()
     criterion = LwDetrImageLoss(None, CLASSES, 0.25, ["labels"], group_detr=1)
     expected = criterion.loss_labels(scene.outputs, scene.targets, scene.indices, scene.positives)["loss_ce"]
@@ -95,7 +95,7 @@ def test_position_supervised_follows_the_formula_in_each_image(power: float) -> 
     assert_same(PositionSupervisedLoss(power=power)(*scene.call), expected, scene.logits)
 
 
-def test_position_supervised_without_images_takes_the_batch_as_one() -> None:
+def test_position_supervised_without_image_treats_the_batch_as_one_image() -> None:
     scene = Scene()
     logits, labels, quality, image = scene.call
     together, apart = (PositionSupervisedLoss()(logits, labels, quality, which) for which in (None, image))
@@ -117,7 +117,7 @@ def correlation(scene: Scene, coefficient: str, softness: float = 0.01) -> float
     return outcome.parts["correlation"].item()
 
 
-def test_coefficients_are_those_of_statistics() -> None:
+def test_correlation_coefficients_equal_scipy() -> None:
     scene = Scene()
     scores, quality = positives(scene)
     assert correlation(scene, "pearson") == pytest.approx(stats.pearsonr(scores, quality).statistic)
@@ -155,7 +155,7 @@ def test_the_gradient_of_the_correlation_is_its_derivative(coefficient: str) -> 
     assert torch.autograd.gradcheck(lambda x: loss(x, labels, quality), (logits,), eps=1e-7)
 
 
-def test_correlation_rises_by_its_gradient_and_keeps_the_other_loss() -> None:
+def test_gradient_descent_raises_the_correlation_and_keeps_the_other_loss() -> None:
     scene = Scene()
     loss, logits = CorrelationLoss(APELoss(), weight=1.0), scene.logits.detach().clone().flatten(0, 1).requires_grad_()
     before = loss.outcome(logits, *scene.call[1:])
@@ -178,7 +178,7 @@ def test_no_correlation_without_two_different_positives(coefficient: str) -> Non
 
 
 @pytest.mark.parametrize("method", ["fast", "dense"])
-def test_smooth_ap_is_its_formula_with_the_gradient_of_autograd(method: str) -> None:
+def test_smooth_ap_equals_its_formula_with_the_gradient_of_autograd(method: str) -> None:
     scene = Scene()
     logits, labels, quality, _ = scene.call
     scores = logits.sigmoid()

@@ -1,4 +1,4 @@
-"""What a new user tries first, in ways that are easily got wrong: own classes, other backbones, other images."""
+"""Common first steps that are easy to get wrong: custom classes, other backbones, other images."""
 
 import importlib.util
 import json
@@ -37,7 +37,7 @@ def test_a_class_in_the_current_folder_is_found(tmp_path, monkeypatch):
     assert recipe["assign"] == {"class_path": "of_my_own.Generous", "init_args": {"positive": 0.3}}
 
 
-def test_another_backbone_does_not_get_the_arguments_of_the_recipes_own():
+def test_another_backbone_does_not_get_the_arguments_of_the_recipe():
     assert parse_recipe(["--config", "shapes"]).model.backbone.args["stem_width"] == 24
     assert parse_recipe(["--config", "shapes", "--model.backbone.name", "mobilenetv2_100"]).model.backbone.args == {}
     kept = parse_recipe(["--config=shapes", "--model.backbone.name=resnet10t"])
@@ -48,7 +48,7 @@ def test_another_backbone_does_not_get_the_arguments_of_the_recipes_own():
     assert given.model.backbone.args == {"act_layer": "relu"}
 
 
-def test_own_data_keeps_every_score_and_weighs_by_quality_as_the_paper_does():
+def test_own_data_keeps_all_scores_and_weights_boxes_by_quality():
     recipe = parse_recipe(["--config", "own_data"])
     assert recipe.model.postprocess.score_threshold == 0
     assert "weight_by_quality: true" in recipe.text
@@ -56,14 +56,14 @@ def test_own_data_keeps_every_score_and_weighs_by_quality_as_the_paper_does():
     assert recipe.box.weighting == "quality"
 
 
-def test_runs_started_together_have_a_folder_each(tmp_path, monkeypatch):
+def test_runs_started_at_the_same_time_get_different_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor(8) as pool:
         folders = list(pool.map(lambda _: run_folder(None, "shapes", False), range(8)))
     assert {str(folder) for folder in folders} == {f"runs/shapes-{number}" for number in range(1, 9)}
 
 
-def test_a_run_that_never_began_leaves_no_folder(tmp_path, monkeypatch, capsys):
+def test_a_run_that_fails_at_the_start_leaves_no_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["train", "shapes", "--data", "nowhere"])
@@ -71,7 +71,7 @@ def test_a_run_that_never_began_leaves_no_folder(tmp_path, monkeypatch, capsys):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_run_goes_on_in_its_own_folder(tmp_path, capsys):
+def test_a_resumed_run_uses_its_own_folder(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(parse_recipe(["--config", "shapes"]).text)
     with pytest.raises(SystemExit):
         main(["train", "--resume", str(tmp_path), "--run", "other"])
@@ -86,7 +86,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def test_other_images_leave_the_results_of_the_run_alone(run, tmp_path):
+def test_evaluating_other_images_keeps_the_results_of_the_run(run, tmp_path):
     own = {name: (run / name).read_bytes() for name in ("eval.json", "detections.json")}
     other = write_coco_folder(tmp_path / "others", train=3, val=2)
     main(["eval", str(run), "--split", "train"])
@@ -102,7 +102,7 @@ def test_other_images_leave_the_results_of_the_run_alone(run, tmp_path):
     assert (run / "eval.json").read_bytes() == own["eval.json"]
 
 
-def test_a_device_that_is_not_there_is_said_plainly(run, capsys):
+def test_a_missing_device_gives_a_clear_message(run, capsys):
     with pytest.raises(SettingsError, match="--device nonsense: torch cannot use it"):
         pick_device("nonsense")
     assert pick_device("cpu") == torch.device("cpu")
@@ -115,7 +115,7 @@ def test_a_device_that_is_not_there_is_said_plainly(run, capsys):
 @pytest.mark.parametrize(
     ("flag", "value", "there", "elsewhere"), [("loss", "APLos", "APLoss", "PAA"), ("assign", "PAAA", "PAA", "APLoss")]
 )
-def test_a_mistaken_name_is_answered_by_what_the_flag_takes(flag, value, there, elsewhere, capsys):
+def test_a_wrong_class_name_gives_the_valid_names(flag, value, there, elsewhere, capsys):
     with pytest.raises(SystemExit):
         main(["train", f"--{flag}={value}"])
     said = capsys.readouterr().err
@@ -124,14 +124,14 @@ def test_a_mistaken_name_is_answered_by_what_the_flag_takes(flag, value, there, 
     assert "LazyInstance" not in said
 
 
-def test_a_mistaken_short_flag_is_answered_by_the_right_one(capsys):
+def test_a_mistyped_short_flag_gives_a_suggestion(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--epoch=3"])
     assert "did you mean --epochs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("loss", ["RankSortLoss", "RankDetLoss"])
-def test_a_part_of_a_loss_is_not_logged_under_the_name_of_the_whole(tmp_path, loss):
+def test_a_part_of_a_loss_is_logged_under_another_name_than_the_total(tmp_path, loss):
     main(["train", "shapes", *TINY, "--epochs=1", f"--loss={loss}", "--run", str(tmp_path / "run")])
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["kind"] == "train"]
@@ -141,7 +141,7 @@ def test_a_part_of_a_loss_is_not_logged_under_the_name_of_the_whole(tmp_path, lo
         assert line["ranking"] == pytest.approx(line["ranking_part"] + line[other], abs=2e-4)
 
 
-def test_the_first_steps_do_not_count_once_there_are_more(monkeypatch):
+def test_the_stopwatch_drops_the_first_steps_once_there_are_more(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("rankwise.training.tracking.time.perf_counter", lambda: now[0])
     watch = Stopwatch(torch.device("cpu"))
@@ -154,7 +154,7 @@ def test_the_first_steps_do_not_count_once_there_are_more(monkeypatch):
     assert watch.seconds() == dict.fromkeys(PARTS, 0.0) | {"loss": 1.0}
 
 
-def test_the_working_folder_is_on_the_path_only_while_a_named_class_is_imported(tmp_path, monkeypatch):
+def test_the_current_folder_is_on_the_path_only_while_a_class_is_imported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
     (tmp_path / "named_there.py").write_text("import sys\nPATH = list(sys.path)\n" + OWN)
