@@ -156,12 +156,12 @@ def table(found: dict[str, Any]) -> str:
     parts = list(next(iter(cases))["seconds_by_part"])
     heads = ["loading" if part == "wait" else part for part in parts]
     lines = [
-        f"Seconds of a training step by part ({found['machine']}), the process's peak of memory, and what an epoch of "
-        f"COCO's {COCO:,} images would take at that rate. {OBJECTS} objects an image, {CLASSES} classes.",
+        f"Seconds of a training step by part ({found['machine']}), the peak memory of the process, and the time of an "
+        f"epoch of COCO's {COCO:,} images at that rate. {OBJECTS} objects per image, {CLASSES} classes.",
         "",
-        "| | batch | size | weights | steps | a step | "
+        "| | batch | size | weights | steps | step | "
         + " | ".join(heads)
-        + " | loss and assignment | peak memory | an epoch |",
+        + " | loss and assignment | peak memory | epoch |",
         "|---|---:|---|---:|---:|---:|" + "---:|" * (len(parts) + 3),
     ]
     for result in cases:
