@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rankwise.assign import compiled
+from rankwise.assign import numba_loops
 from rankwise.assign.base import Assigner, Claims
 from rankwise.assign.chunks import pieces
 from rankwise.boxes import centers_and_sizes, paired_iou
@@ -66,7 +66,7 @@ def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: in
         k: Number of anchors per level; all if a level has fewer.
     """
     if points.device.type == "cpu":
-        return compiled.nearest(points, anchors, level_sizes, k)
+        return numba_loops.nearest(points, anchors, level_sizes, k)
     found = []
     x, y = anchors.T.contiguous()
     number = torch.arange(len(anchors), device=points.device)

@@ -144,16 +144,7 @@ def _operator(
 
 
 @_operator.register_fake
-def _(
-    logits: Tensor,
-    boxes: Tensor,
-    anchors: Tensor,
-    level_sizes: list[int],
-    target_boxes: list[Tensor],
-    target_labels: list[Tensor],
-    crowds: list[Tensor],
-    handle: str,
-) -> list[Tensor]:
+def _(logits: Tensor, *_: Any) -> list[Tensor]:
     labels = logits.new_empty(logits.shape[:2], dtype=torch.int64)
     return [labels, torch.empty_like(labels), labels.new_empty(())]
 

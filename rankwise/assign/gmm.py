@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rankwise.assign import compiled
+from rankwise.assign import numba_loops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
 def _kernel(device: torch.device) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """A fit in one kernel, by Triton on a GPU and by numba on a CPU, if the device has one."""
     if device.type == "cpu":
-        return compiled.fit
+        return numba_loops.fit
     if device.type == "cuda" and find_spec("triton") is not None:  # AMD GPUs are "cuda" too
         from rankwise.assign.gmm_triton import fit
 

@@ -49,7 +49,7 @@ def fit_set(  # type: ignore[no-untyped-def]
     ITERATIONS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The steps of `rankwise.assign.compiled._fit` for one row, in float64."""
+    """The steps of `rankwise.assign.numba_loops._fit` for one row, in float64."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < columns

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rankwise.assign import compiled
+from rankwise.assign import numba_loops
 from rankwise.assign.chunks import pieces
 from rankwise.boxes import table_iou
 
@@ -45,7 +45,7 @@ def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
         anchors: Anchor boxes, float32 [A, 4].
     """
     if anchors.device.type == "cpu":
-        return Overlaps(*compiled.overlaps(objects.boxes, objects.ends, anchors))
+        return Overlaps(*numba_loops.overlaps(objects.boxes, objects.ends, anchors))
     boxes, slot = objects.padded
     rows, columns = [], []
     for piece in pieces(boxes[..., 0].numel(), len(anchors), anchors.device):
@@ -82,7 +82,7 @@ def owned_anchors(
     # Above the threshold nothing is left to do: the best anchor already belongs to the object that overlaps it most.
     wanting = (best < threshold) & (best > 0) & (best >= low_quality)
     if anchors.device.type == "cpu":
-        compiled.claim_best(objects.boxes, objects.ends, anchors, best, wanting, owner)
+        numba_loops.claim_best(objects.boxes, objects.ends, anchors, best, wanting, owner)
         return owner
     boxes, slot = objects.padded
     wanted = torch.where(wanting, best, -1)

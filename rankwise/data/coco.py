@@ -84,27 +84,19 @@ class CocoSource:
         for position, entry in enumerate(entries):
             image_id = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
             if image_id is None:
-                collector.faults.append(
-                    Fault(
-                        "bad entry",
-                        file,
-                        "has an id that is not an integer",
-                        "give each image a unique integer",
-                        f"entry {position} of images",
-                    )
+                collector.add_fault(
+                    "bad entry",
+                    file,
+                    "has an id that is not an integer",
+                    "give each image a unique integer",
+                    f"entry {position} of images",
                 )
                 continue
             name = entry.get("file_name")
             label = f"image {image_id} ({name})"
             if image_id in images:
-                collector.faults.append(
-                    Fault(
-                        "duplicate id",
-                        file,
-                        "has the same id as another image",
-                        "give each image a unique integer",
-                        label,
-                    )
+                collector.add_fault(
+                    "duplicate id", file, "has the same id as another image", "give each image a unique integer", label
                 )
                 continue
             images[image_id] = None
@@ -113,14 +105,12 @@ class CocoSource:
                 continue
             width, height = (_whole_number(entry.get(side, 0)) for side in ("width", "height"))
             if width is None or height is None or width < 0 or height < 0:
-                collector.faults.append(
-                    Fault(
-                        "bad entry",
-                        file,
-                        f"has the size {shortened(entry.get('width'))} × {shortened(entry.get('height'))}",
-                        "give width and height in pixels, or remove both",
-                        label,
-                    )
+                collector.add_fault(
+                    "bad entry",
+                    file,
+                    f"has the size {shortened(entry.get('width'))} × {shortened(entry.get('height'))}",
+                    "give width and height in pixels, or remove both",
+                    label,
                 )
                 continue
             images[image_id] = collector.add_image(image_id, found, width, height, file, label)
@@ -217,8 +207,8 @@ def _annotations(
     seen: set[int] = set()
     for position, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            collector.faults.append(
-                Fault("bad entry", file, f"entry {position} of annotations is not an object", "export the file again")
+            collector.add_fault(
+                "bad entry", file, f"entry {position} of annotations is not an object", "export the file again"
             )
             continue
         number = _whole_number(entry.get("id", -1 - position))
@@ -261,7 +251,7 @@ def _annotations(
             continue
         which = f"annotation {shortened(entry['id']) if 'id' in entry else f'at position {position}'}"
         where = f"image {image_id}" if image_id in images else ""
-        collector.faults.append(Fault(fault[0], file, fault[1], fault[2], where, which))
+        collector.add_fault(fault[0], file, fault[1], fault[2], where, which)
 
 
 def _corners(box: Any) -> tuple[float, float, float, float] | None:

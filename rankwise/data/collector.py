@@ -107,6 +107,10 @@ class AnnotationCollector:
     _boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
     _rest: list[tuple[int, int, int, bool, float]] = field(default_factory=list)  # image, number, label, crowd, area
 
+    def add_fault(self, kind: str, file: str, what: str, todo: str, image: str = "", box: str = "") -> None:
+        """Adds a :class:`Fault`."""
+        self.faults.append(Fault(kind, file, what, todo, image, box))
+
     def find_image(self, name: object, base: Path, file: str, image: str = "") -> Path | None:
         """Finds the image file of a name; returns None and adds a fault if it is unusable.
 
@@ -117,7 +121,7 @@ class AnnotationCollector:
             image: The name of the image in messages.
         """
         if not isinstance(name, str) or not name or "\0" in name:
-            self.faults.append(Fault("bad entry", file, "has no usable file name", "name the image file", image))
+            self.add_fault("bad entry", file, "has no usable file name", "name the image file", image)
             return None
         path = self.folder.locate(name, base)
         if path is not None:
@@ -136,7 +140,7 @@ class AnnotationCollector:
         else:
             what = f"there is no file {name!r} in {self.folder.relative(base)}/"
             fault = ("missing image", what, "put the image there or remove its entry")
-        self.faults.append(Fault(fault[0], file, fault[1], fault[2], image))
+        self.add_fault(fault[0], file, fault[1], fault[2], image)
         return None
 
     def reading(self, classes: list[str], category_ids: list[int], notes: Sequence[str] = ()) -> Reading:
@@ -271,7 +275,7 @@ class AnnotationCollector:
             how = "sticks out of" if seen else "lies outside"
             what = f"({corners}) {how} the image of {owner.width} × {owner.height}"
             todo = "correct it, or check that the annotations belong to this image"
-        self.faults.append(Fault(kind, owner.file, what, todo, owner.label, f"{self.box_word} {number}"))
+        self.add_fault(kind, owner.file, what, todo, owner.label, f"{self.box_word} {number}")
 
 
 def unreadable(name: str, path: Path, error: DataError) -> Fault:

@@ -8,7 +8,7 @@ from typing import Protocol
 from rankwise.data.coco import CocoSource
 from rankwise.data.collector import Reading
 from rankwise.data.folder import Folder, folders
-from rankwise.data.unknown_format import describe_folder
+from rankwise.data.unknown_format import ARCHIVES, describe_folder
 from rankwise.data.voc import VocSource
 from rankwise.data.yolo import YoloSource
 from rankwise.errors import DataError
@@ -85,7 +85,7 @@ def _by_file(file: Path, max_pixels: int) -> Source:
         return source
     if ending == ".json":
         return CocoSource(Folder(home.parent if home.name == "annotations" else home), max_pixels, file)
-    if ending in (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar"):
+    if ending in ARCHIVES:
         raise DataError(f"{shown(file)}: is an archive; unpack it and give the folder")
     raise DataError(
         f"{shown(file)}: is a file; give the folder of a dataset, its data.yaml (YOLO) or its JSON file (COCO)"

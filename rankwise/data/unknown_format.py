@@ -17,7 +17,8 @@ EXPECTED = (
 
 #: Maximum depth of the search, and maximum number of files.
 _DEPTH, _MOST_FILES = 3, 20_000
-_ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
+#: File extensions of archives.
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
 #: Number of files of each type that are read.
 _TRIED = 20
 
@@ -60,7 +61,7 @@ def _advice(files: list[Path], root: Path) -> str:
     images = [path for path in files if is_image(path)]
     by_ending = {ending: [path for path in files if path.suffix.lower() == ending] for ending in (".txt", ".json")}
     if not images:
-        archives = [path for path in files if path.suffix.lower() in _ARCHIVES]
+        archives = [path for path in files if path.suffix.lower() in ARCHIVES]
         if archives:
             return f"unpack {shown(archives[0].name)} first"
         return f"there are no images; {EXPECTED}"
@@ -87,9 +88,8 @@ def _yolo_advice(labels: list[Path], images: list[Path], root: Path) -> str:
     if home != beside and not (home.parts[len(root.parts) :].count("labels") and "images" in beside.parts):
         return (
             f"closest match: YOLO, which has the boxes of images/a.jpg in labels/a.txt: rename {_name(beside, root)} "
-            f"to "
-            f"images/ and {_name(home, root)} to labels/, and add data.yaml with the lines train: images and names: "
-            f"[{names}]"
+            f"to images/ and {_name(home, root)} to labels/, and add data.yaml with the lines train: images and "
+            f"names: [{names}]"
         )
     where = beside.relative_to(root).as_posix()
     return f"closest match: YOLO without class names: add data.yaml with the lines train: {where} and names: [{names}]"

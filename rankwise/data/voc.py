@@ -143,9 +143,7 @@ class VocSource:
         for number, path in enumerate(self._files[split], start=1):
             file = self.folder.relative(path)
             if path in seen:
-                collector.faults.append(
-                    Fault("duplicate id", file, f"is listed twice in the {split} split", "list it once")
-                )
+                collector.add_fault("duplicate id", file, f"is listed twice in the {split} split", "list it once")
                 continue
             seen.add(path)
             voc_file = self._voc_file(path)
@@ -203,7 +201,7 @@ def _add_objects(
                 image, number, (left - first, top - first, right, bottom), labels[thing.name], thing.difficult
             )
             continue
-        collector.faults.append(Fault("bad entry", file, what, todo, box=f"object {number}"))
+        collector.add_fault("bad entry", file, what, todo, box=f"object {number}")
 
 
 def _annotation_folder(root: Path) -> Path | None:

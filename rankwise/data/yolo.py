@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
-from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder, path_ends
 from rankwise.data.yolo_files import found_content, split_folders, yaml_file
 from rankwise.errors import DataError
@@ -81,8 +80,8 @@ class YoloSource:
                 continue
             if self.folder.leads_out(self.folder.relative(boxes)):
                 file, todo = self.folder.relative(boxes), "copy the labels into it"
-                collector.faults.append(
-                    Fault("path leads out", file, "is a link, or below a link, that leads out of the folder", todo)
+                collector.add_fault(
+                    "path leads out", file, "is a link, or below a link, that leads out of the folder", todo
                 )
             else:
                 self._read_labels(boxes, image, labels, collector)
@@ -128,13 +127,11 @@ class YoloSource:
     def _stays(self, path: Path, location: Path, collector: AnnotationCollector) -> bool:
         """Whether an image is not a link out of the dataset."""
         if self.folder.leads_out(os.path.relpath(path, location), location):
-            collector.faults.append(
-                Fault(
-                    "path leads out",
-                    self.folder.relative(path),
-                    "is a link that leads out of the folder",
-                    "copy the image into it",
-                )
+            collector.add_fault(
+                "path leads out",
+                self.folder.relative(path),
+                "is a link that leads out of the folder",
+                "copy the image into it",
             )
             return False
         return True
@@ -181,7 +178,7 @@ class YoloSource:
         try:
             lines = read_text(path).splitlines()
         except (ParseError, OSError) as error:
-            collector.faults.append(Fault("unreadable file", file, message_of(error), "export it again"))
+            collector.add_fault("unreadable file", file, message_of(error), "export it again")
             return
         for number, line in enumerate(lines, start=1):
             words = line.split()
@@ -189,26 +186,22 @@ class YoloSource:
                 continue
             values = _numbers(words)
             if values is None or (len(values) != 5 and (len(values) < 7 or len(values) % 2 == 0)):
-                collector.faults.append(
-                    Fault(
-                        "bad entry",
-                        file,
-                        f"reads {line.strip()[:60]!r}",
-                        "write class, center x, center y, width and height, or class and the corners of a polygon",
-                        box=f"line {number}",
-                    )
+                collector.add_fault(
+                    "bad entry",
+                    file,
+                    f"reads {line.strip()[:60]!r}",
+                    "write class, center x, center y, width and height, or class and the corners of a polygon",
+                    box=f"line {number}",
                 )
                 continue
             label = labels.get(int(values[0])) if values[0].is_integer() else None
             if label is None:
-                collector.faults.append(
-                    Fault(
-                        "unknown category",
-                        file,
-                        f"has class {words[0]}, which {self.file} does not name",
-                        "add the class there or correct the line",
-                        box=f"line {number}",
-                    )
+                collector.add_fault(
+                    "unknown category",
+                    file,
+                    f"has class {words[0]}, which {self.file} does not name",
+                    "add the class there or correct the line",
+                    box=f"line {number}",
                 )
                 continue
             left, top, right, bottom = _corners(values[1:])
@@ -223,13 +216,11 @@ class YoloSource:
             stems = {path.stem for path in images.iterdir()} if images.is_dir() else set()
             for path in sorted(folder.glob("*.txt")):
                 if path not in used and path.stem not in stems and path.name != "classes.txt":
-                    collector.faults.append(
-                        Fault(
-                            "missing image",
-                            self.folder.relative(path),
-                            "there is no image with this name",
-                            "add it to the image folder or remove this file",
-                        )
+                    collector.add_fault(
+                        "missing image",
+                        self.folder.relative(path),
+                        "there is no image with this name",
+                        "add it to the image folder or remove this file",
                     )
 
 

@@ -11,7 +11,8 @@ from rankwise.errors import ModelError
 MOST_SIDE = 20_000
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raises a ModelError with this message unless the condition holds."""
     if not condition:
         raise ModelError(message)
 
@@ -38,14 +39,14 @@ class InputSettings:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
-        _require(self.short_side >= 1, f"input.short_side is {self.short_side}: it must be at least 1")
-        _require(
+        require(self.short_side >= 1, f"input.short_side is {self.short_side}: it must be at least 1")
+        require(
             self.max_side >= self.short_side,
             f"input.max_side is {self.max_side}: it must be at least input.short_side, which is {self.short_side}",
         )
-        _require(self.max_side <= MOST_SIDE, f"input.max_side is {self.max_side}: it must be at most {MOST_SIDE}")
-        _require(1 <= self.divisor <= 1024, f"input.divisor is {self.divisor}: it must be 1 to 1024")
-        _require(all(value > 0 for value in self.std), f"input.std is {self.std}: all three must be above 0")
+        require(self.max_side <= MOST_SIDE, f"input.max_side is {self.max_side}: it must be at most {MOST_SIDE}")
+        require(1 <= self.divisor <= 1024, f"input.divisor is {self.divisor}: it must be 1 to 1024")
+        require(all(value > 0 for value in self.std), f"input.std is {self.std}: all three must be above 0")
 
     @property
     def mean_colour(self) -> tuple[int, int, int]:

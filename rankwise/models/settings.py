@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rankwise.errors import ModelError
 from rankwise.files.names import shortened, shown
 from rankwise.from_dict import MOST_VALUES, from_dict
-from rankwise.images.settings import MOST_SIDE, InputSettings
+from rankwise.images.settings import MOST_SIDE, InputSettings, require
 
 __all__ = [
     "AnchorSettings",
@@ -47,21 +47,16 @@ _NOT_FOR_ARGS = frozenset(
 MOST = 100_000
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ModelError(message)
-
-
 def _require_small(value: Any, where: str, depth: int = 0) -> None:
     """Refuses values that no backbone constructor needs: huge numbers, long lists, deep nesting."""
     if isinstance(value, dict | list | tuple):
-        _require(len(value) <= MOST_VALUES and depth < 5, f"{where} has {len(value):,} values, or is nested too deeply")
+        require(len(value) <= MOST_VALUES and depth < 5, f"{where} has {len(value):,} values, or is nested too deeply")
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
             _require_small(item, f"{where}.{shown(name)[:50]}", depth + 1)
     elif isinstance(value, str):
-        _require(len(value) <= 1000, f"{where} is a text of {len(value):,} characters")
+        require(len(value) <= 1000, f"{where} is a text of {len(value):,} characters")
     elif isinstance(value, int | float):
-        _require(abs(value) <= MOST, f"{where} is {shortened(value)}: the limit is {MOST}")
+        require(abs(value) <= MOST, f"{where} is {shortened(value)}: the limit is {MOST}")
 
 
 @dataclass(frozen=True)
@@ -94,14 +89,14 @@ class BackboneSettings:
 
     def __post_init__(self) -> None:
         rising = all(low < high for low, high in zip(self.strides, self.strides[1:], strict=False))
-        _require(
+        require(
             bool(self.strides) and self.strides[0] >= 1 and rising,
             f"backbone.strides is {shortened(self.strides)}: give at least one, in ascending order, each 1 or more",
         )
-        _require(self.frozen_stages >= 0, f"backbone.frozen_stages is {self.frozen_stages}: it must be 0 or more")
+        require(self.frozen_stages >= 0, f"backbone.frozen_stages is {self.frozen_stages}: it must be 0 or more")
         _require_small(self.args, "backbone.args")
         taken = _NOT_FOR_ARGS & set(self.args)
-        _require(
+        require(
             not taken,
             f"backbone.args sets {', '.join(sorted(taken))}: remove it, because rankwise sets it; for weights, use "
             f"backbone.pretrained",
@@ -126,8 +121,8 @@ class NeckSettings:
     norm: Literal["none", "gn", "bn"] = "none"
 
     def __post_init__(self) -> None:
-        _require(1 <= self.channels <= MOST, f"neck.channels is {self.channels}: it must be 1 to {MOST}")
-        _require(0 <= self.extra_levels <= 16, f"neck.extra_levels is {self.extra_levels}: it must be 0 to 16")
+        require(1 <= self.channels <= MOST, f"neck.channels is {self.channels}: it must be 1 to {MOST}")
+        require(0 <= self.extra_levels <= 16, f"neck.extra_levels is {self.extra_levels}: it must be 0 to 16")
 
 
 @dataclass(frozen=True)
@@ -160,15 +155,15 @@ class HeadSettings:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        _require(1 <= self.channels <= MOST, f"head.channels is {self.channels}: it must be 1 to {MOST}")
-        _require(0 <= self.depth <= 1000, f"head.depth is {self.depth}: it must be 0 to 1000")
-        _require(0 < self.prior < 1, f"head.prior is {self.prior}: it must be between 0 and 1, both excluded")
-        _require(0 <= self.bins <= 10_000, f"head.bins is {self.bins}: it must be 0 (off) to 10000")
-        _require(
+        require(1 <= self.channels <= MOST, f"head.channels is {self.channels}: it must be 1 to {MOST}")
+        require(0 <= self.depth <= 1000, f"head.depth is {self.depth}: it must be 0 to 1000")
+        require(0 < self.prior < 1, f"head.prior is {self.prior}: it must be between 0 and 1, both excluded")
+        require(0 <= self.bins <= 10_000, f"head.bins is {self.bins}: it must be 0 (off) to 10000")
+        require(
             self.bins == 0 or self.coding == "ltrb",
             f"head.bins is {self.bins} with head.coding {self.coding}: distributions of distances need coding ltrb",
         )
-        _require(all(std > 0 for std in self.delta_std), f"head.delta_std is {self.delta_std}: all must be above 0")
+        require(all(std > 0 for std in self.delta_std), f"head.delta_std is {self.delta_std}: all must be above 0")
 
 
 @dataclass(frozen=True)
@@ -191,16 +186,16 @@ class AnchorSettings:
 
     def __post_init__(self) -> None:
         for name, values in (("base", (self.base,)), ("scales", self.scales), ("ratios", self.ratios)):
-            _require(
+            require(
                 0 < len(values) <= 100 and all(value > 0 for value in values),
                 f"anchors.{name} is {shortened(getattr(self, name))}: give 1 to 100 numbers above 0",
             )
-        _require(
+        require(
             len({len(level) for level in self.levels}) <= 1
             and all(side > 0 for level in self.levels for anchor in level for side in anchor),
             f"anchors.levels is {self.levels}: give each level the same number of anchors, with sides above 0",
         )
-        _require(0 <= self.offset <= 1, f"anchors.offset is {self.offset}: give 0 to 1")
+        require(0 <= self.offset <= 1, f"anchors.offset is {self.offset}: give 0 to 1")
 
     @property
     def per_location(self) -> int:
@@ -234,19 +229,17 @@ class PostprocessSettings:
     voting_sigma: float = 0.025
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             0 <= self.score_threshold < 1,
             f"postprocess.score_threshold is {self.score_threshold}: it must be from 0 (keep all) to 1",
         )
-        _require(self.topk >= 1, f"postprocess.topk is {self.topk}: it must be at least 1")
-        _require(
+        require(self.topk >= 1, f"postprocess.topk is {self.topk}: it must be at least 1")
+        require(
             0 < self.nms_threshold <= 1,
             f"postprocess.nms_threshold is {self.nms_threshold}: it must be an IoU from 0 to 1",
         )
-        _require(
-            self.max_detections >= 1, f"postprocess.max_detections is {self.max_detections}: it must be at least 1"
-        )
-        _require(self.voting_sigma > 0, f"postprocess.voting_sigma is {self.voting_sigma}: it must be above 0")
+        require(self.max_detections >= 1, f"postprocess.max_detections is {self.max_detections}: it must be at least 1")
+        require(self.voting_sigma > 0, f"postprocess.voting_sigma is {self.voting_sigma}: it must be above 0")
 
 
 @dataclass(frozen=True)
@@ -269,16 +262,16 @@ class TestSettings:
     flip: bool = False
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             len(self.short_sides) <= 100 and all(1 <= side <= MOST_SIDE for side in self.short_sides),
             f"test.short_sides is {shortened(self.short_sides)}: give 1 to {MOST_SIDE} each",
         )
-        _require(
+        require(
             len(set(self.short_sides)) == len(self.short_sides),
             f"test.short_sides is {self.short_sides}: sizes must be unique",
         )
         longest = max(self.short_sides, default=1)
-        _require(
+        require(
             self.max_side is None or self.max_side >= longest,
             f"test.max_side is {self.max_side}: it must be at least {longest}, the largest of test.short_sides",
         )

@@ -153,8 +153,7 @@ def _read_checkpoint(path: Path) -> Content:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(
             f"{path} is not a checkpoint of this version, or damaged; nothing was run from it ({reason}). Resume the "
-            f"run: "
-            f"its first evaluation writes {_BEST}"
+            f"run: its first evaluation writes {_BEST}"
         ) from error
 
 

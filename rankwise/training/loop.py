@@ -45,7 +45,7 @@ from rankwise.training.schedule import build_optimizer, head_lr, lr_factor, set_
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
 from rankwise.training.start import announcement
 from rankwise.training.state import Progress, RunState, fixed_settings, read_checkpoint
-from rankwise.training.step import Buffers, PlainForward, compiled, finite
+from rankwise.training.step import Buffers, PlainForward, compile_step, finite
 from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
 
@@ -125,7 +125,7 @@ class Run:
             )
         model: nn.Module = PlainForward(self.detector)
         if settings.compile:
-            model = compiled(model, self.criterion, fabric.device)
+            model = compile_step(model, self.criterion, fabric.device)
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)  # with 16-bit floats
         optimizer = build_optimizer(self.detector, recipe.optimizer, self.scaler is not None)
         self.model, self.optimizer = fabric.setup(model, optimizer)

@@ -39,10 +39,10 @@ class PlainForward(nn.Module):
         return {name: getattr(predictions, name) for name in FIELDS}
 
 
-def compiled(model: nn.Module, criterion: Criterion, device: torch.device) -> nn.Module:
-    """The compiled model; on a GPU, the criterion is compiled in place, too.
+def compile_step(model: nn.Module, criterion: Criterion, device: torch.device) -> nn.Module:
+    """Compiles the model with torch.compile; on a GPU, also the criterion, in place.
 
-    On a CPU, the loops of the criterion are compiled code already.
+    On a CPU, numba has already compiled the loops of the criterion.
     """
     if device.type != "cpu":
         criterion.compile_losses()

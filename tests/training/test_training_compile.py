@@ -11,7 +11,7 @@ from rankwise.criterion import Criterion
 from rankwise.losses import APELoss, FocalLoss
 from rankwise.models import Detector
 from rankwise.models.settings import BackboneSettings, DetectorSettings, HeadSettings, InputSettings, NeckSettings
-from rankwise.training.step import PlainForward, compiled
+from rankwise.training.step import PlainForward, compile_step
 from rankwise.types import Predictions, Target
 
 
@@ -81,7 +81,7 @@ def test_on_a_gpu_the_criterion_is_compiled_too(monkeypatch) -> None:
     model, _, _ = scene()
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     criterion = Criterion(FocalLoss(), ATSS())
-    assert compiled(model, criterion, torch.device("cpu")) is model
+    assert compile_step(model, criterion, torch.device("cpu")) is model
     assert "losses_of" not in vars(criterion)
-    compiled(model, criterion, torch.device("cuda"))
+    compile_step(model, criterion, torch.device("cuda"))
     assert "losses_of" in vars(criterion)

@@ -78,7 +78,7 @@ def fit(values: Tensor, valid: Tensor, tolerance: float, floor: float, iteration
     return parameters, converged
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def jit(function: Callable[..., Any]) -> Any:
     """Compiles a function on its first call; division by 0 gives infinity, so that loops can be vectorized."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
@@ -87,7 +87,7 @@ def compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(**options)(function)
 
 
-@compiled
+@jit
 def _nearest(points, x, y, ends, k, found):  # type: ignore[no-untyped-def]
     distance = np.empty(len(x), np.float32)
     best = np.empty(k, np.float32)
@@ -114,7 +114,7 @@ def _nearest(points, x, y, ends, k, found):  # type: ignore[no-untyped-def]
             start, column = end, column + taken
 
 
-@compiled
+@jit
 def _iou_row(box, x1, y1, x2, y2, area, row):  # type: ignore[no-untyped-def]
     """IoUs of a box with all anchors, bit-identical to `rankwise.boxes.table_iou`."""
     zero, tiny = np.float32(0), np.float32(1e-12)
@@ -127,7 +127,7 @@ def _iou_row(box, x1, y1, x2, y2, area, row):  # type: ignore[no-untyped-def]
         row[a] = shared / (own + area[a] - shared)
 
 
-@compiled
+@jit
 def _areas(x1, y1, x2, y2):  # type: ignore[no-untyped-def]
     area = np.empty(len(x1), np.float32)
     zero, tiny = np.float32(0), np.float32(1e-12)
@@ -136,7 +136,7 @@ def _areas(x1, y1, x2, y2):  # type: ignore[no-untyped-def]
     return area
 
 
-@compiled
+@jit
 def _overlaps(boxes, bounds, anchors, iou, owner, best_iou, best_anchor):  # type: ignore[no-untyped-def]
     x1, y1, x2, y2 = anchors[0], anchors[1], anchors[2], anchors[3]
     area = _areas(x1, y1, x2, y2)
@@ -158,7 +158,7 @@ def _overlaps(boxes, bounds, anchors, iou, owner, best_iou, best_anchor):  # typ
             best_anchor[t] = at
 
 
-@compiled
+@jit
 def _claim_best(boxes, bounds, anchors, best_iou, wanting, owner):  # type: ignore[no-untyped-def]
     x1, y1, x2, y2 = anchors[0], anchors[1], anchors[2], anchors[3]
     area = _areas(x1, y1, x2, y2)
@@ -176,7 +176,7 @@ def _claim_best(boxes, bounds, anchors, best_iou, wanting, owner):  # type: igno
                     claim[a] = row[a]
 
 
-@compiled
+@jit
 def _fit(values, valid, tolerance, floor, iterations, parameters, converged):  # type: ignore[no-untyped-def]
     rows, columns = values.shape
     share = np.empty(columns)
