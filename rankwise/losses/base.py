@@ -105,10 +105,10 @@ class Loss(nn.Module, ABC):
                 A row can have several positives.
             mask: Bool [..., C], or [...] for whole rows: entries with False are ignored and not read.
             weight: Weight of each entry, [..., C] or [...]. In a pairwise loss, the weight of a positive multiplies its
-                term, and that of a negative all its pairs, which needs ``method="dense"``.
+                term, and that of a negative all its pairs.
             normalizer: Divisor instead of the number of positives.
             reduction: "none" returns the terms of the positives, [P], sorted by row and class, instead of their mean.
-                Only for pairwise losses with ``method="dense"``.
+                Only for pairwise losses.
 
         Raises:
             TypeError: If something is not a tensor.
@@ -152,8 +152,7 @@ class Loss(nn.Module, ABC):
     def dense_terms(self, read: DenseTargets) -> Tensor:
         """The weighted terms of the positives, [P]; an error for losses that are not a mean over positives."""
         raise ValueError(
-            f"{type(self).__name__} has no terms per positive with weights; AP, PE, APE and PairwiseError have them "
-            'with method="dense"'
+            f"{type(self).__name__} has no terms per positive with weights; AP, PE, APE and PairwiseError have them"
         )
 
     @abstractmethod

@@ -14,6 +14,8 @@ from rankwise.losses.inputs import check_arguments, check_choice, flat
 from rankwise.losses.weighted import per_positive
 from rankwise.pairsums import Distance, Method, Ranked, RankingSpec, Scope, Sigmoid, SigmoidCrossEntropy, Step
 from rankwise.pairsums import ranking_loss as compute
+from rankwise.pairsums.engines.dense import DenseEngine
+from rankwise.pairsums.engines.torch import TorchEngine
 
 
 class RankingLoss(Loss):
@@ -59,14 +61,13 @@ class RankingLoss(Loss):
     def dense_terms(self, read: DenseTargets) -> Tensor:
         if self.spec.family != "pairwise":
             return super().dense_terms(read)
-        if self.method != "dense":
+        if self.method in ("numba", "triton"):
             raise ValueError(
-                f'weight and reduction="none" need every pair: use {type(self).__name__}(method="dense"), which costs '
-                "positives times samples"
+                f'method="{self.method}" does not support weight and reduction="none"; use "fast", "torch" or "dense"'
             )
         if self.spec.scope in ("class", "world") or self.spec.max_negatives is not None:
             raise ValueError('weight and reduction="none" do not support scope="class", "world" and max_negatives')
-        terms = per_positive(read, self.spec)
+        terms = per_positive(read, self.spec, DenseEngine() if self.method == "dense" else TorchEngine())
         return terms if read.weight is None else terms * read.weight[read.rows, read.classes]
 
     def dense_outcome(

@@ -1,4 +1,4 @@
-"""Pairwise losses per positive, with weighted negatives: every pair by itself, as in the dense engine."""
+"""Pairwise losses per positive, with weighted negatives."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch.autograd.function import once_differentiable
 from rankwise.losses.dense import DenseTargets
 from rankwise.losses.inputs import without_bad_numbers
 from rankwise.pairsums import RankingSpec
-from rankwise.pairsums.engines.dense import DenseSums
+from rankwise.pairsums.engines.dense import DenseEngine
 from rankwise.pairsums.engines.groups import Group
-from rankwise.pairsums.formula import FORMULAS, Over, Positives, values_of
+from rankwise.pairsums.engines.torch import TorchEngine
+from rankwise.pairsums.formula import FORMULAS, PairSums, Positives, values_of
 
 
-def per_positive(read: DenseTargets, spec: RankingSpec) -> Tensor:
+def per_positive(read: DenseTargets, spec: RankingSpec, engine: TorchEngine | DenseEngine) -> Tensor:
     """The term of each positive, [P], in the order of rows and classes; their mean is the loss without weights.
 
     The weight of a negative multiplies all its pairs, in the error and in the rank. Weights of positives are not
@@ -25,9 +26,10 @@ def per_positive(read: DenseTargets, spec: RankingSpec) -> Tensor:
     Args:
         read: The samples.
         spec: A loss of the family "pairwise", of the scope "batch" or "image", without ``max_negatives``.
+        engine: What gives the sums.
     """
     logits = without_bad_numbers(read.logits, read.ignored)
-    terms: Tensor = _PerPositive.apply(logits, read, spec)
+    terms: Tensor = _PerPositive.apply(logits, read, spec, engine)
     return terms
 
 
@@ -36,7 +38,7 @@ class _Group(NamedTuple):
 
     negatives: Tensor
     positives: Tensor
-    sums: DenseSums
+    sums: PairSums
     weight: Tensor
     share: Tensor
     rank: Tensor
@@ -44,7 +46,9 @@ class _Group(NamedTuple):
 
 class _PerPositive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, read: DenseTargets, spec: RankingSpec) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, read: DenseTargets, spec: RankingSpec, engine: TorchEngine | DenseEngine
+    ) -> Tensor:
         values, (count, classes) = logits.detach().flatten(), logits.shape
         where = read.rows * classes + read.classes
         negative = torch.ones_like(values, dtype=torch.bool).index_fill_(0, where, False)
@@ -57,40 +61,35 @@ class _PerPositive(torch.autograd.Function):
             rows = image == number
             ours = rows[read.rows].nonzero().squeeze(1)
             index = (negative & rows.repeat_interleave(classes)).nonzero().squeeze(1)
-            group = _group(values, index, weight[index].double(), where[ours], read.quality[ours].double(), spec)
-            terms[ours] = group[1]
-            groups.append(group[0]._replace(positives=ours))
+            positives, quality = values[where[ours]].double(), read.quality[ours].double()
+            counted = Group(values[index], index[:0], positives, quality, weight=weight[index].double())
+            sums = engine.sums(counted, spec)
+            share, rank, terms[ours] = _terms(sums, counted, spec)
+            groups.append(_Group(index, ours, sums, weight[index].double(), share, rank))
         ctx.groups, ctx.where, ctx.shape, ctx.adaptive = groups, where, logits.shape, spec.adaptive
         return terms.to(values.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
         gradient = upstream.new_zeros(ctx.shape.numel())
         for group in ctx.groups:
             share = group.share * upstream[group.positives].double()
-            push = group.sums.adjoint(group.sums.group.values.double(), share, None) * group.weight
+            push = upstream.new_empty(len(group.negatives))
+            group.sums.gradient(share, push)
             pull = -share * group.rank
             if ctx.adaptive:
                 pull = pull + group.sums.push(share, True)
-            gradient[group.negatives] = push.to(gradient.dtype)
+            gradient[group.negatives] = (push * group.weight).to(gradient.dtype)
             gradient[ctx.where[group.positives]] = pull.to(gradient.dtype)
-        return gradient.view(ctx.shape), None, None
+        return gradient.view(ctx.shape), None, None, None
 
 
-def _group(
-    values: Tensor, negatives: Tensor, weight: Tensor, where: Tensor, quality: Tensor, spec: RankingSpec
-) -> tuple[_Group, Tensor]:
-    """A group with the terms of its positives."""
-    positives = values[where].double()
-    sums = DenseSums(Group(values[negatives], where.new_zeros(0, dtype=torch.bool), positives, quality), spec)
-    over = Over(
-        sums.sums_over(values[negatives].double(), weight),
-        *sums.among(values_of(spec, quality), spec.by_quality),
-        positives.new_zeros(()),
-    )
-    terms = FORMULAS["pairwise"](spec, Positives(positives, quality, 1), over, sums.push)
+def _terms(sums: PairSums, group: Group, spec: RankingSpec) -> tuple[Tensor, Tensor, Tensor]:
+    """For each positive of a group its share of the gradient, its rank among its pairs, and its term."""
+    over = sums.over(values_of(spec, group.quality), spec.by_quality)
+    terms = FORMULAS["pairwise"](spec, Positives(group.positives, group.quality, 1), over, sums.push)
     rank, error = over.negatives.rank, over.negatives.error
     if over.lower is not None:
         rank, error = rank + over.lower.rank[0], error + over.lower.error
-    return _Group(negatives, where, sums, weight, terms.weights, rank), error * terms.weights
+    return terms.weights, rank, error * terms.weights

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,15 +161,17 @@ def test_weights_multiply_the_terms_of_entries() -> None:
         )
 
 
-PAIRWISE = [
-    APELoss(method="dense"),
-    APLoss(method="dense", scope="image"),
-    PairwiseError(Sigmoid(4.0), ValidNegatives(0.5), weight_by_quality=True, method="dense"),
-]
+PAIRWISE = {
+    "APE": APELoss,
+    "AP per image": partial(APLoss, scope="image"),
+    "valid negatives": partial(PairwiseError, Sigmoid(4.0), ValidNegatives(0.5), weight_by_quality=True),
+}
 
 
-@pytest.mark.parametrize("loss", PAIRWISE, ids=["APE", "AP per image", "valid negatives"])
-def test_an_integer_weight_of_a_negative_equals_repeating_it(loss: Loss) -> None:
+@pytest.mark.parametrize("method", ["dense", "fast"])
+@pytest.mark.parametrize("name", PAIRWISE)
+def test_an_integer_weight_of_a_negative_equals_repeating_it(name: str, method: str) -> None:
+    loss = PAIRWISE[name](method=method)
     logits, targets = scene(5)
     generator = torch.Generator().manual_seed(3)
     times = torch.randint(0, 4, targets.shape, generator=generator).where(targets <= 0, 1)
@@ -191,6 +194,27 @@ def test_an_integer_weight_of_a_negative_equals_repeating_it(loss: Loss) -> None
     torch.testing.assert_close(gradient_of(weighted, leaf), gradient_of(parts.sum(), leaf))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [1.0, 40.0, 1e6])
+@pytest.mark.parametrize("name", [*PAIRWISE, "adaptive step"])
+def test_fast_terms_with_weights_are_those_of_the_definition(name: str, spread: float, dtype: torch.dtype) -> None:
+    make = {**PAIRWISE, "adaptive step": partial(PairwiseError, Step(0.3))}[name]
+    generator = torch.Generator().manual_seed(3)
+    logits = (torch.randn(3, 200, 4, generator=generator) * spread).to(dtype)
+    targets = torch.rand(3, 200, 4, generator=generator, dtype=torch.float64)
+    targets = targets.masked_fill(targets < 0.95, 0)
+    weight = torch.rand(targets.shape, generator=generator, dtype=torch.float64) * 3
+    upstream = torch.rand(int((targets > 0).sum()), generator=generator, dtype=torch.float64)
+    found = []
+    for method, kind in (("torch", dtype), ("dense", torch.float64)):
+        leaf = logits.to(kind).requires_grad_()
+        terms = make(method=method).dense(leaf, targets.to(kind), weight=weight.to(dtype).to(kind), reduction="none")
+        found.append((terms.detach().double(), torch.autograd.grad(terms @ upstream.to(kind), leaf)[0].double()))
+    (terms, gradient), (expected, wanted) = found
+    torch.testing.assert_close(terms, expected, rtol=1e-5, atol=1e-30)
+    assert ((gradient - wanted).abs() <= (1e-5 * wanted.abs()).clamp(min=1e-9 * float(wanted.abs().max()))).all()
+
+
 def test_terms_per_positive_ignore_masked_entries_and_can_be_empty() -> None:
     logits, targets = scene(5)
     mask = torch.rand(logits.shape, generator=torch.Generator().manual_seed(4)) > 0.3
@@ -206,7 +230,7 @@ def test_terms_per_positive_ignore_masked_entries_and_can_be_empty() -> None:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (APELoss(), r'APELoss\(method="dense"\)'),
+        (APELoss(method="numba"), 'method="numba" does not support weight'),
         (RankSortLoss(method="dense"), "RankSortLoss has no terms per positive"),
         (FocalLoss(), "FocalLoss has no terms per positive"),
         (APELoss(method="dense", scope="world"), "do not support"),

@@ -57,7 +57,9 @@ class DenseSums:
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        return Over(self.sums_over(self.group.values[self.negatives].double()), *self.among(values, lower), 0)
+        weight = None if self.group.weight is None else self.group.weight[self.negatives]
+        negatives = self.sums_over(self.group.values[self.negatives].double(), weight)
+        return Over(negatives, *self.among(values, lower), 0)
 
     def among(self, values: Sequence[Tensor], lower: bool) -> tuple[Tensor, Sums | None]:
         """The sums over positives alone: as in `Over`, ``positives`` and ``lower``."""

@@ -33,6 +33,7 @@ class Group(NamedTuple):
         positives: Logits, float64 [P], all finite; in the scope "world" those of all processes.
         quality: Of the positives, float64 [P]; zeros if the loss reads none.
         limits: The lowest and highest positive, and numbers that no value is below or above; None if not known.
+        weight: How often each value counts, float64 [n]; None: once. The engines dense and torch read it.
     """
 
     values: Tensor
@@ -40,6 +41,7 @@ class Group(NamedTuple):
     positives: Tensor
     quality: Tensor
     limits: Limits | None = None
+    weight: Tensor | None = None
 
 
 class Read(NamedTuple):

@@ -174,7 +174,7 @@ class SigmoidSums:
         if self.few:
             return DenseSums(self.group, self.spec).push(weights, lower)
         positives, quality = -self.group.positives, -self.group.quality
-        group = self.group._replace(positives=positives, quality=quality, values=self.group.values[:0], limits=None)
+        group = Group(self.group.values[:0], self.group.skip, positives, quality)
         mirrored = SigmoidSums.of(group, self.spec)  # S(p_v - p_u) = S((-p_u) - (-p_v)), floors too
         assert mirrored is not None
         return mirrored._lower(weights).rank[0]
@@ -187,7 +187,7 @@ class SigmoidSums:
 
     def moments(self) -> Tensor:
         """The table of the negatives, [moments, rows]."""
-        values = self.group.values
+        values, weight = self.group.values, self.group.weight
         parts = blocks(values)
         number, (scale, _, cells, dirty, _) = self.precision.moments, self.place
         table = self.points.new_zeros(number, self.rows)
@@ -198,9 +198,13 @@ class SigmoidSums:
             if self.cut is not None:
                 row += self.cut.floors_below(x.double())
             terms = powers[:, : len(x)]
-            torch.frac(v, out=terms[1])
+            if weight is None:
+                f = torch.frac(v, out=terms[1])
+            else:
+                f = v.frac_()
+                torch.mul(terms[0].copy_(weight[part]), f, out=terms[1])
             for a in range(2, number):
-                torch.mul(terms[a - 1], terms[1], out=terms[a])
+                torch.mul(terms[a - 1], f, out=terms[a])
             table.scatter_add_(1, row.expand(number, -1), terms)
         if dirty:
             table[:, 0] = 0
@@ -208,10 +212,12 @@ class SigmoidSums:
 
     def excess(self) -> Tensor:
         """By how much negatives are above all cells, in sum: softplus grows by it."""
-        edge = (self.place.low + self.place.cells) / self.place.scale
-        return torch.stack(
-            [(self.group.values[part].double() - edge).clamp_(min=0).sum() for part in blocks(self.group.values)]
-        ).sum()
+        edge, weight = (self.place.low + self.place.cells) / self.place.scale, self.group.weight
+        total = self.points.new_zeros(())
+        for part in blocks(self.group.values):
+            more = (self.group.values[part].double() - edge).clamp_(min=0)
+            total += more.sum() if weight is None else more @ weight[part]
+        return total
 
     # Sums at the positives
 

@@ -131,7 +131,9 @@ class StepSums:
         for part in parts:
             # What is not negative goes to the first cell, below all ramps, which is never read.
             x = values[part]
-            cell, _ = self.ramps.locate(x, terms[1, : len(x)])
+            cell, placed = self.ramps.locate(x, terms[1, : len(x)])
+            if self.group.weight is not None:
+                placed.mul_(terms[0, : len(x)].copy_(self.group.weight[part]))
             table.scatter_add_(1, cell.expand(2, -1), terms[:, : len(x)])
         return table
 
