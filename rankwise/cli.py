@@ -225,6 +225,8 @@ def predict(words: list[str]) -> None:
     )
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     config = _parse(parser, words)
+    from rankwise.evaluation.predictions import Output
+
     if Path(config.run).suffix.lower() == ".onnx":
         from rankwise.export.predict import predict_images  # where there is no torch
     else:
@@ -232,16 +234,12 @@ def predict(words: list[str]) -> None:
     predict_images(
         Path(config.run),
         config.images,
-        Path(config.out),
+        Output(Path(config.out), config.agnostic_nms, not config.no_pictures, config.format, config.crop),
         config.threshold,
         config.batch_size,
         config.device,
         config.precision,
         config.calibrated,
-        config.agnostic_nms,
-        not config.no_pictures,
-        config.format,
-        config.crop,
     )
 
 

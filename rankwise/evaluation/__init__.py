@@ -1,6 +1,6 @@
 """Evaluation: COCO metrics, correlation of score and IoU, calibration, thresholds and figures."""
 
-# ruff: noqa: F403, F405 - a type checker finds the names there, and a program when it asks for one
+# ruff: noqa: F403, F405 - for type checkers; programs import a name when it is first used
 
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ __all__ = [
     "detection_table",
     "draw_detections",
     "evaluate",
-    "localised",
+    "localized",
     "match",
     "object_table",
     "read_results",
@@ -42,4 +42,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = lazily(__name__, __all__)
+    __getattr__ = lazily(__name__, [*__all__, "localised"])  # the spelling of earlier versions

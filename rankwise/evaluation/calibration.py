@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rankwise.evaluation.isotonic import centred_isotonic
+from rankwise.evaluation.isotonic import centered_isotonic
 from rankwise.evaluation.matching import Matches
 from rankwise.models.score_map import IDENTITY, Curve, ScoreMap, checked, expit, logit
 
@@ -23,8 +23,8 @@ PRIOR_MATCHES = 20.0
 #: Number of matches of a class that allow more than the two parameters of a logistic curve.
 ISOTONIC_MATCHES = 1000
 #: Logistic curves are refitted to detections above this probability: most detections are far below it and would distort
-#: the curve in the relevant range. Only for classes with :data:`READ_MATCHES` matches above it.
-READ_ABOVE, READ_MATCHES, READ_ROUNDS = 0.02, 10, 3
+#: the curve in the relevant range. Only for classes with :data:`REFIT_MATCHES` matches above it.
+REFIT_ABOVE, REFIT_MATCHES, REFIT_ROUNDS = 0.02, 10, 3
 #: Number of folds in cross-validation.
 FOLDS = 5
 #: Minimum slope, per standard deviation of all logits: the map must keep the order even if scores carry no information.
@@ -87,7 +87,7 @@ class Calibration(ScoreMap):
             raise ValueError(f"{len(kinds)} kinds were given for {len(present)} classes")
         groups = np.arange(len(values)) if images is None else np.unique(np.asarray(images), return_inverse=True)[1]
         order = np.lexsort((right, values, numbers, groups))  # sorted, so that sums do not depend on the order
-        data = _Judged(logit(values)[order], numbers[order], right[order].astype(np.bool_), groups[order])
+        data = _Data(logit(values)[order], numbers[order], right[order].astype(np.bool_), groups[order])
         curves = _fit(data, present, kinds or _choose(data, present))
         return cls(curves, tuple(np.flatnonzero(~present).tolist()))
 
@@ -114,42 +114,40 @@ def describe(score_map: ScoreMap, classes: Sequence[str]) -> str:
 
 
 def cross_fitted(
-    calibration: Calibration, scores: Floats, labels: NDArray[np.int64], correct: NDArray[np.bool_], **groups: Any
+    calibration: Calibration,
+    scores: Floats,
+    labels: NDArray[np.int64],
+    correct: NDArray[np.bool_],
+    images: NDArray[np.int64],
+    objects: NDArray[np.int64],
 ) -> Floats | None:
-    """Cross-fitted probabilities: each image uses a map fitted to other images, for an unbiased assessment.
+    """Cross-fitted probabilities: each image uses a map fitted to other images, for an unbiased evaluation.
 
     Args:
         calibration: The map fitted to all detections; its kinds are kept.
-        scores: As in :meth:`Calibration.fit`.
-        labels: As there.
-        correct: As there.
-        **groups: ``images`` and ``objects``, as there.
+        scores: As in :meth:`Calibration.fit`, as are the following.
+        labels: Class indices.
+        correct: Which detections are correct.
+        images: The image of each detection.
+        objects: Number of objects per class.
 
     Returns:
         float64 [N]; None if there are fewer than two images.
     """
-    images = groups.get("images")
-    fold = _folds(np.arange(len(scores)) if images is None else np.unique(images, return_inverse=True)[1])
+    fold = _folds(np.unique(images, return_inverse=True)[1])
     if not len(fold) or fold.max() < 1:
         return None
-    objects = groups.get("objects")
-    counts = objects if objects is not None else np.ones(len(calibration.curves), dtype=np.int64)
     result = np.empty(len(scores))
-    for part in range(fold.max() + 1):
-        here = fold == part
+    for held_out in (fold == number for number in range(fold.max() + 1)):
+        rest = ~held_out
         other = Calibration.fit(
-            scores[~here],
-            labels[~here],
-            correct[~here],
-            images=None if images is None else images[~here],
-            objects=counts,
-            kinds=calibration.kinds,
+            scores[rest], labels[rest], correct[rest], images=images[rest], objects=objects, kinds=calibration.kinds
         )
-        result[here] = other(scores[here], labels[here])
+        result[held_out] = other(scores[held_out], labels[held_out])
     return result
 
 
-def judged(matches: Matches, classes: int) -> dict[str, Any]:
+def calibration_data(matches: Matches, classes: int) -> dict[str, Any]:
     """The arguments of :meth:`Calibration.fit` from matches, without detections on crowd regions.
 
     Args:
@@ -167,7 +165,7 @@ def judged(matches: Matches, classes: int) -> dict[str, Any]:
     }
 
 
-class _Judged:
+class _Data:
     """Columns of detections known to be correct or wrong.
 
     Args:
@@ -182,48 +180,47 @@ class _Judged:
     ) -> None:
         self.x, self.labels, self.correct, self.groups = x, labels, correct, groups
 
-    def where(self, mask: NDArray[np.bool_]) -> _Judged:
-        return _Judged(self.x[mask], self.labels[mask], self.correct[mask], self.groups[mask])
+    def where(self, mask: NDArray[np.bool_]) -> _Data:
+        return _Data(self.x[mask], self.labels[mask], self.correct[mask], self.groups[mask])
 
 
-def _fit(data: _Judged, present: NDArray[np.bool_], kinds: Sequence[str]) -> tuple[Curve, ...]:
+def _fit(data: _Data, present: NDArray[np.bool_], kinds: Sequence[str]) -> tuple[Curve, ...]:
     """The curves of all classes."""
     data = data.where(present[data.labels])
     if not len(data.x):
         return (IDENTITY,) * len(present)
     curves = _logistic_curves(data, present)
-    for _ in range(READ_ROUNDS):
-        read = ScoreMap(curves)(expit(data.x), data.labels) > READ_ABOVE
-        enough = np.bincount(data.labels[read & data.correct], minlength=len(present)) >= READ_MATCHES
-        read |= ~enough[data.labels]
-        curves = _logistic_curves(data.where(read), present)
+    for _ in range(REFIT_ROUNDS):
+        above = ScoreMap(curves)(expit(data.x), data.labels) > REFIT_ABOVE
+        enough = np.bincount(data.labels[above & data.correct], minlength=len(present)) >= REFIT_MATCHES
+        curves = _logistic_curves(data.where(above | ~enough[data.labels]), present)
     own = [data.labels == label if kind == "isotonic" else np.False_ for label, kind in enumerate(kinds)]
     return tuple(
-        centred_isotonic(data.x[rows], data.correct[rows], curve.slope) if rows.any() else curve
+        centered_isotonic(data.x[rows], data.correct[rows], curve.slope) if rows.any() else curve
         for rows, curve in zip(own, curves, strict=True)
     )
 
 
-def _logistic_curves(data: _Judged, present: NDArray[np.bool_]) -> tuple[Curve, ...]:
+def _logistic_curves(data: _Data, present: NDArray[np.bool_]) -> tuple[Curve, ...]:
     """A logistic curve per class, shrunk towards that of all classes together."""
     mean, spread = float(data.x.mean()), float(data.x.std()) or 1.0
     z = (data.x - mean) / spread
     matches = int(data.correct.sum())
-    # Platt's targets: one extra detection of each kind keeps the fit finite for any data.
+    # Platt's targets: one extra correct and one extra wrong detection keep the fit finite for any data.
     high, low = (matches + 1) / (matches + 2), 1 / (len(z) - matches + 2)
     pooled, information = _logistic(z, np.where(data.correct, high, low), None, None)
     prior = PRIOR_MATCHES / max(matches, 1) * information
     curves = []
-    for label, there in enumerate(present):
+    for label, known in enumerate(present):
         own, theta = data.labels == label, pooled
-        if there and own.any():
+        if known and own.any():
             theta, _ = _logistic(z[own], data.correct[own].astype(np.float64), pooled, prior)
         curves.append(Curve("logistic", (mean,), (float(theta[1]),), float(theta[0] / spread)))
     return tuple(curves)
 
 
-def _choose(data: _Judged, present: NDArray[np.bool_]) -> Kinds:
-    """The kind of each class: isotonic if there are many matches and it fits held-out images better."""
+def _choose(data: _Data, present: NDArray[np.bool_]) -> Kinds:
+    """The kind of curve of each class: isotonic if there are many matches and it fits held-out images better."""
     many = (np.bincount(data.labels[data.correct], minlength=len(present)) >= ISOTONIC_MATCHES) & present
     fold = _folds(data.groups)
     if not many.any() or fold.max(initial=0) < 1:
@@ -249,14 +246,14 @@ def _folds(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     return (shuffled % max(1, min(FOLDS, count)))[groups]
 
 
-def _logistic(z: Floats, target: Floats, centre: Floats | None, precision: Floats | None) -> tuple[Floats, Floats]:
+def _logistic(z: Floats, target: Floats, center: Floats | None, precision: Floats | None) -> tuple[Floats, Floats]:
     """Slope and intercept by Newton's method, and the information [2, 2] of the data there.
 
     The loss is convex. If its minimum has a slope below the minimum slope, the slope is fixed there.
     """
     rate = float(np.clip(target.mean(), 1e-9, 1 - 1e-9))
-    start = np.array([MIN_SLOPE, np.log(rate / (1 - rate))]) if centre is None else centre.copy()
-    towards, pull = (start, np.zeros((2, 2))) if centre is None or precision is None else (centre, precision)
+    start = np.array([MIN_SLOPE, np.log(rate / (1 - rate))]) if center is None else center.copy()
+    towards, pull = (start, np.zeros((2, 2))) if center is None or precision is None else (center, precision)
 
     def loss(theta: Floats) -> float:
         eta = theta[0] * z + theta[1]
@@ -270,7 +267,7 @@ def _logistic(z: Floats, target: Floats, centre: Floats | None, precision: Float
         information = np.array([[weight @ (z * z), mixed], [mixed, weight.sum()]])
         return np.array([error @ z, error.sum()]) + pull @ (theta - towards), information
 
-    def minimise(theta: Floats, free: NDArray[np.int64]) -> Floats:
+    def minimize(theta: Floats, free: NDArray[np.int64]) -> Floats:
         value = loss(theta)
         for _ in range(100):
             gradient, information = derivatives(theta)
@@ -288,9 +285,9 @@ def _logistic(z: Floats, target: Floats, centre: Floats | None, precision: Float
             theta, value = theta - size * step, following
         return theta
 
-    theta = minimise(start, np.array([0, 1]))
+    theta = minimize(start, np.array([0, 1]))
     if theta[0] < MIN_SLOPE:
-        theta = minimise(np.array([MIN_SLOPE, theta[1]]), np.array([1]))
+        theta = minimize(np.array([MIN_SLOPE, theta[1]]), np.array([1]))
     return theta, derivatives(theta)[1]
 
 

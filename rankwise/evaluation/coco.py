@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwise.evaluation.calibration import Calibration, judged
-from rankwise.evaluation.correlation import Correlation, correlate, localised
+from rankwise.evaluation.calibration import Calibration, calibration_data
+from rankwise.evaluation.correlation import Correlation, correlate, localized
 from rankwise.evaluation.matching import Matches, match
 from rankwise.evaluation.reliability import ReliabilityCheck, check_reliability
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table, object_table, sorted_image_ids
@@ -48,7 +48,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of a detector on a dataset. AP in percent; None if undefined (no objects of that kind).
+    """The evaluation of a detector on a dataset. AP is in percent, and None if there are no such objects.
 
     Attributes:
         ap: Mean over the IoUs 0.5 to 0.95 and the classes.
@@ -114,7 +114,9 @@ class Evaluation:
             (percent / 100, known.score, *(known.interval or (known.score, known.score)))
             for percent, known in sorted(self.thresholds.by_precision.items())
         ]
-        return Confidence(self.calibration, {n: cut.score for n, cut in self.thresholds.per_class.items()}, tuple(rows))
+        return Confidence(
+            self.calibration, {name: best.score for name, best in self.thresholds.per_class.items()}, tuple(rows)
+        )
 
     def table(self) -> Table:
         """The metrics as a table for the terminal."""
@@ -159,23 +161,23 @@ def evaluate(
     unknown = sorted(set(detections) - set(image_ids.tolist()))
     if unknown:
         raise ValueError(
-            f"detections for image {unknown[0]}, which the ground truth does not list ({len(unknown)} such)"
+            f"detections for image {unknown[0]}, which the ground truth does not list ({len(unknown)} such images)"
         )
     objects = object_table(ground_truth, category_ids)
     table = detection_table(detections, len(classes))
     curves, precision = _precision(image_ids, objects, table, len(classes))
     matches = match(table, objects, 0.5)
     names = unique_names(classes, category_ids)
-    everything = precision[..., ALL]
+    of_all_sizes = precision[..., ALL]
     return Evaluation(
-        ap=_mean(everything),
+        ap=_mean(of_all_sizes),
         ap50=_mean(curves.at(0.5)),
         ap75=_mean(curves.at(0.75)),
         aps=_mean(precision[..., SMALL]),
         apm=_mean(precision[..., MEDIUM]),
         apl=_mean(precision[..., LARGE]),
-        per_class={name: _mean(everything[:, :, label]) for label, name in enumerate(names)},
-        correlation=correlate(*localised(matches, above=0.5)),
+        per_class={name: _mean(of_all_sizes[:, :, label]) for label, name in enumerate(names)},
+        correlation=correlate(*localized(matches, above=0.5)),
         thresholds=best_thresholds(matches, names),
         images=len(image_ids),
         objects=int((~objects.crowd).sum()),
@@ -200,7 +202,7 @@ def calibrated(
         score_map: The calibration; fitted to these detections by default.
     """
     raw, names = evaluation.raw_matches, list(evaluation.per_class)
-    used: ScoreMap = Calibration.fit(**judged(raw, len(names))) if score_map is None else score_map
+    used: ScoreMap = Calibration.fit(**calibration_data(raw, len(names))) if score_map is None else score_map
     matches = raw.rescored(used(raw.detections.scores, raw.detections.labels))
     thresholds = with_intervals(best_thresholds(matches, names), matches, np.unique(np.asarray(image_ids)))
     check = check_reliability(raw, used, len(names), fitted_here=score_map is None)

@@ -32,7 +32,7 @@ class Correlation:
         return asdict(self)
 
 
-def localised(matches: Matches, above: float = 0.5) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def localized(matches: Matches, above: float = 0.5) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Score and IoU of well-localized detections.
 
     The IoU of a detection is its highest IoU with any object of its class in its image, even if a detection with a
@@ -45,6 +45,24 @@ def localised(matches: Matches, above: float = 0.5) -> tuple[NDArray[np.float64]
     """
     chosen = matches.best_iou > above
     return matches.detections.scores[chosen], matches.best_iou[chosen]
+
+
+localised = localized  # the spelling of earlier versions
+
+
+def score_quartiles(scores: NDArray[np.float64], ious: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Quartiles of the score in ten bins of IoU above 0.5: rows of bin center, 25 %, 50 % and 75 %, [K, 4].
+
+    Bins with fewer than five detections are left out.
+    """
+    edges = np.linspace(0.5, 1, 11)
+    bin_of = np.clip(np.digitize(ious, edges) - 1, 0, 9)
+    rows = [
+        (edges[number : number + 2].mean(), *np.percentile(own, (25, 50, 75)))
+        for number in range(10)
+        if len(own := scores[bin_of == number]) >= 5
+    ]
+    return np.asarray(rows, dtype=np.float64).reshape(-1, 4)
 
 
 def correlate(scores: NDArray[np.float64], ious: NDArray[np.float64]) -> Correlation:

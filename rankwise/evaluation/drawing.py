@@ -66,9 +66,10 @@ def draw_detections(
         min_size: Images with a smaller longer side are enlarged to this first, so that the text is readable.
         agnostic_iou: Hide a box if its IoU with a better box of any class exceeds this; None draws all.
     """
-    canvas, scale = _enlarged(to_pil(image), min_size)
+    picture = to_pil(image)
+    canvas, scale = _resized(picture, max(min_size, *picture.size))
     table = _kept(detections, threshold, len(classes), agnostic_iou)
-    _draw_boxes(canvas, table.boxes * scale, table.labels, _captions(table, classes))
+    _draw_boxes(canvas, table.boxes * scale, table.labels, _score_captions(table, classes))
     return canvas
 
 
@@ -100,30 +101,27 @@ def contact_sheet(
     return _sheet(tiles, columns, cell, f"left: annotated · right: {detected}, missed objects dashed")
 
 
-def target_sheet(
-    items: Sequence[tuple[Picture, Target]], classes: Sequence[str], legend: str, columns: int = 4, cell: int = 400
-) -> Image.Image:
-    """Many images on one sheet with their annotated boxes, crowds dashed.
+def target_sheet(items: Sequence[tuple[Picture, Target]], classes: Sequence[str], legend: str) -> Image.Image:
+    """A grid of images with their annotated boxes; crowd regions are dashed.
 
     Args:
-        items: The images and what is in them, in their pixels.
-        classes: The names of the labels.
-        legend: A line on top.
-        columns: Images beside each other.
-        cell: Longer side of each picture in pixels; images are enlarged or reduced to it.
+        items: The images with their ground truth, in their pixels.
+        classes: The class names.
+        legend: A line of text at the top.
     """
+    columns, cell = 4, 400
     tiles = []
     for image, target in items:
-        picture, scale = _fitted(to_pil(image), cell)
+        picture, scale = _resized(to_pil(image), cell)
         objects = _objects(target)
-        captions = _classes_of(objects, classes)
+        captions = _class_captions(objects, classes)
         _draw_boxes(picture, objects.boxes * scale, objects.labels, captions, dashed=objects.crowd)
         tiles.append(_captioned(picture, str(target.get("name", "")), _font(max(11, cell // 28))))
     return _sheet(tiles, columns, cell, legend)
 
 
 def _sheet(tiles: list[Image.Image], columns: int, cell: int, legend: str) -> Image.Image:
-    """Pictures in rows and columns, with a line on top."""
+    """Images in rows and columns, with a line of text at the top."""
     gap, font = max(8, cell // 25), _font(max(11, cell // 28))
     line = _height(font)
     grid = [tiles[first : first + columns] for first in range(0, len(tiles), columns)]
@@ -181,34 +179,34 @@ def _tile(
     agnostic_iou: float | None,
 ) -> Image.Image:
     """Ground truth and detections of an image side by side, with its name below."""
-    picture, scale = _fitted(to_pil(item.image), cell)
+    picture, scale = _resized(to_pil(item.image), cell)
     size = picture.size
     table = _kept(item.detections, threshold, len(classes), agnostic_iou)
     panels = [picture.copy()]
     if item.target is not None:
         objects = _objects(item.target)
         panels.insert(0, picture.copy())
-        captions = _classes_of(objects, classes)
+        captions = _class_captions(objects, classes)
         _draw_boxes(panels[0], objects.boxes * scale, objects.labels, captions, dashed=objects.crowd)
         missed = (match(table, objects).found_by < 0) & ~objects.crowd
         dashed = np.ones(int(missed.sum()), dtype=np.bool_)
         _draw_boxes(panels[-1], objects.boxes[missed] * scale, objects.labels[missed], None, dashed=dashed)
-    _draw_boxes(panels[-1], table.boxes * scale, table.labels, _captions(table, classes))
+    _draw_boxes(panels[-1], table.boxes * scale, table.labels, _score_captions(table, classes))
     tile = Image.new("RGB", (len(panels) * size[0] + (len(panels) - 1) * gap, size[1]), _PAPER)
     for index, panel in enumerate(panels):
         tile.paste(panel, (index * (size[0] + gap), 0))
     return _captioned(tile, item.name, font)
 
 
-def _fitted(picture: Image.Image, cell: int) -> tuple[Image.Image, float]:
-    """A picture whose longer side has this many pixels, and its scale."""
-    scale = cell / max(picture.size)
+def _resized(picture: Image.Image, longer_side: int) -> tuple[Image.Image, float]:
+    """An image resized to this longer side in pixels, and the scale."""
+    scale = longer_side / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     return picture.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC), scale
 
 
 def _captioned(picture: Image.Image, name: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """A picture with its name below, cut at the front if it is long."""
+    """An image with its name below; a long name is shortened at the front."""
     if not name:
         return picture
     tile = Image.new("RGB", (picture.width, picture.height + _height(font) + 6), _PAPER)
@@ -223,8 +221,8 @@ def _kept(
     detections: Detections, threshold: float | Sequence[float], num_classes: int, agnostic_iou: float | None
 ) -> DetectionTable:
     table = detection_table({0: detections}, num_classes)
-    cut = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (num_classes,)) if num_classes else np.zeros(0)
-    rows = np.flatnonzero(table.scores >= cut[table.labels])
+    limits = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (num_classes,)) if num_classes else np.zeros(0)
+    rows = np.flatnonzero(table.scores >= limits[table.labels])
     if agnostic_iou is not None:
         rows = rows[nms(table.boxes[rows], agnostic_iou)]
     return DetectionTable(table.image_ids[rows], table.boxes[rows], table.scores[rows], table.labels[rows])
@@ -246,22 +244,14 @@ def _objects(target: Target) -> ObjectTable:
     )
 
 
-def _classes_of(objects: ObjectTable, classes: Sequence[str]) -> list[str]:
+def _class_captions(objects: ObjectTable, classes: Sequence[str]) -> list[str]:
     rows = zip(objects.labels.tolist(), objects.crowd.tolist(), strict=True)
     return [f"{classes[label]} (crowd)" if crowd else classes[label] for label, crowd in rows]
 
 
-def _captions(table: DetectionTable, classes: Sequence[str]) -> list[str]:
+def _score_captions(table: DetectionTable, classes: Sequence[str]) -> list[str]:
     rows = zip(table.labels.tolist(), table.scores.tolist(), strict=True)
     return [f"{classes[label]} {score:.2f}" for label, score in rows]
-
-
-def _enlarged(picture: Image.Image, min_size: int) -> tuple[Image.Image, float]:
-    scale = max(1.0, min_size / max(picture.size))
-    if scale == 1:
-        return picture, 1.0
-    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    return picture.resize(size, Image.Resampling.BICUBIC), scale
 
 
 def _draw_boxes(
@@ -290,13 +280,13 @@ def _draw_boxes(
     taken: list[tuple[int, int, int, int]] = []
     for corner, color, caption in zip(corners, colors, captions, strict=True):
         size = (round(font.getlength(caption)) + 6, _height(font) + 4)
-        chip = _place(corner, size, canvas.size, taken)
+        chip = _caption_box(corner, size, canvas.size, taken)
         taken.append(chip)
         draw.rectangle(chip, fill=color)
         draw.text((chip[0] + 3, chip[1] + 1), caption, fill=text_color(color), font=font)
 
 
-def _place(
+def _caption_box(
     box: Sequence[int], size: tuple[int, int], canvas: tuple[int, int], taken: Sequence[tuple[int, int, int, int]]
 ) -> tuple[int, int, int, int]:
     """The position of a caption: above its box if possible, and where it covers other captions and the object least."""
@@ -305,7 +295,7 @@ def _place(
     area = width * height
     # Inside the box it hides part of the object; below, it could be taken for that of the next object.
     inside, below = area * min(1.0, area / max(1, (right - left) * (bottom - top))), 0.1 * area
-    spots = (
+    positions = (
         (left, top - height, 0.0),
         (left, top, inside),
         (left, bottom + 1, below),
@@ -314,17 +304,17 @@ def _place(
         (left, bottom - height, inside + below),
     )
     best, least = (0, 0, 0, 0), float("inf")
-    for x, y, cost in spots:
+    for x, y, cost in positions:
         moved_x, moved_y = (max(0, min(at, end - side - 1)) for at, end, side in zip((x, y), canvas, size, strict=True))
         chip = (moved_x, moved_y, moved_x + width, moved_y + height)
         # If the image border shifts the caption, it hides its own object.
-        cost += sum(_shared(chip, other) for other in taken) + (inside + below) * (moved_y != y)
+        cost += sum(_intersection(chip, other) for other in taken) + (inside + below) * (moved_y != y)
         if cost < least:
             best, least = chip, cost
     return best
 
 
-def _shared(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> int:
+def _intersection(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> int:
     """Intersection area of two rectangles."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])

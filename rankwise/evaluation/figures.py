@@ -1,4 +1,4 @@
-"""Figures of an evaluation, for where there is no report.
+"""Figures of an evaluation, for results without a report.
 
 Each function returns a matplotlib figure created without pyplot, so that no state is shared and no window opens.
 """
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
-from rankwise.evaluation.correlation import correlate, localised
+from rankwise.evaluation.correlation import correlate, localized, score_quartiles
 from rankwise.evaluation.tabulate import shown
 from rankwise.evaluation.thresholds import sweep
 from rankwise.files.writing import write_whole
@@ -41,12 +40,12 @@ def save_figure(figure: Figure, path: Path | str) -> None:
         figure: The figure.
         path: The file, such as ``pr.png`` or ``pr.svg``.
     """
-    kind = Path(path).suffix.lstrip(".") or "png"
-    write_whole(Path(path), lambda part: figure.savefig(part, dpi=150, facecolor="white", format=kind))
+    format = Path(path).suffix.lstrip(".") or "png"
+    write_whole(Path(path), lambda part: figure.savefig(part, dpi=150, facecolor="white", format=format))
 
 
-def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above: float = 0.5, title: str = "") -> None:
-    """Draws scores of well-localized detections against their IoU, with the correlation, in a panel of a figure.
+def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, title: str = "") -> None:
+    """Draws scores of detections with an IoU above 0.5 against their IoU, with the correlation, in a panel of a figure.
 
     The solid line is the median score at each IoU; the dashed lines are the quartiles.
 
@@ -54,10 +53,9 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above:
         figure: The figure.
         panel: The panel.
         matches: ``Evaluation.matches``.
-        above: Only show detections with a greater IoU.
         title: Prefix of the title.
     """
-    scores, ious = localised(matches, above)
+    scores, ious = localized(matches)
     correlation = correlate(scores, ious)
     if len(scores) > CLOUD:
         from matplotlib.colors import LogNorm
@@ -71,8 +69,8 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above:
     elif len(scores):
         panel.scatter(ious, scores, s=10, color="#56B4E9", alpha=0.6, linewidths=0)
     else:
-        _nothing(panel)
-    middles, low, median, high = _quartiles(ious, scores, above)
+        _nothing_to_show(panel)
+    middles, low, median, high = score_quartiles(scores, ious).T
     if len(middles) > 1:
         panel.plot(middles, median, color=ACCENT, linewidth=2.4, label="median score")
         panel.plot(middles, low, color=ACCENT, linewidth=1.3, linestyle="--", label="quartiles")
@@ -80,7 +78,7 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, above:
         panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none")
     parts = ", ".join(f"{name.upper()} {shown(getattr(correlation, name), 3)}" for name in ("pcc", "scc", "kcc"))
     style_panel(panel, "IoU with the object", "raw score", f"{title}{parts}   ({len(scores):,} detections)")
-    panel.set_xlim(above, 1)
+    panel.set_xlim(0.5, 1)
 
 
 def threshold_sweep(evaluation: Evaluation) -> Figure:
@@ -90,7 +88,7 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
         evaluation: The evaluation.
     """
     matches, names = evaluation.matches, list(evaluation.per_class)
-    figure, (whole, classes) = new_panels(2, width=4.8, height=4.0)
+    figure, (together, classes) = new_panels(2, width=4.8, height=4.0)
     values = sweep(matches)
     if len(values.scores):
         for name, line, color in (
@@ -98,36 +96,36 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
             ("recall", values.recall, "#E69F00"),
             ("F1", values.f1, "black"),
         ):
-            whole.plot(values.scores, line, color=color, linewidth=2.4 if name == "F1" else 1.6, label=name)
+            together.plot(values.scores, line, color=color, linewidth=2.4 if name == "F1" else 1.6, label=name)
         best = evaluation.thresholds.overall
         if best.f1 is not None:
-            whole.axvline(best.score, color=_FAINT, linewidth=1, zorder=0)
-            whole.plot([best.score], [best.f1], "o", color="black", markersize=6)
-            whole.annotate(
+            together.axvline(best.score, color=_FAINT, linewidth=1, zorder=0)
+            together.plot([best.score], [best.f1], "o", color="black", markersize=6)
+            together.annotate(
                 f"{best.f1:.2f} at {best.score:.3f}",
                 (best.score, best.f1),
                 (6, 6),
                 textcoords="offset points",
                 fontsize=9,
             )
-        whole.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+        together.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     else:
-        _nothing(whole)
-    style_panel(whole, "score threshold", "", "all classes")
+        _nothing_to_show(together)
+    style_panel(together, "score threshold", "", "all classes")
     named = len(names) <= NAMED_CLASSES
     for label, name in enumerate(names):
-        values, cut = sweep(matches, label), evaluation.thresholds.per_class[name]
-        if cut.f1 is None:
+        values, best = sweep(matches, label), evaluation.thresholds.per_class[name]
+        if best.f1 is None:
             continue
         color = hex_color(label) if named else _FAINT
         classes.plot(
             values.scores, values.f1, color=color, linewidth=1.5 if named else 0.7, label=name if named else None
         )
-        classes.plot([cut.score], [cut.f1], "o", color=color, markersize=5 if named else 3)
+        classes.plot([best.score], [best.f1], "o", color=color, markersize=5 if named else 3)
     if named and classes.lines:
         classes.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     style_panel(classes, "score threshold", "F1", "by class")
-    for panel in (whole, classes):
+    for panel in (together, classes):
         panel.set_ylim(0, 1.02)
     return figure
 
@@ -149,11 +147,11 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
             score, precision, iou = (np.asarray(values)[full] for values in (one.score, one.precision, one.iou))
             panel.plot(score, precision, color=EMPHASIS, linewidth=1.2, zorder=2)
             sizes = 12 + 260 * count[full] / count.max()
-            panel.scatter(score, precision, s=sizes, color=EMPHASIS, alpha=0.75, zorder=3, label="right")
+            panel.scatter(score, precision, s=sizes, color=EMPHASIS, alpha=0.75, zorder=3, label="correct")
             panel.plot(score, iou, color="#E69F00", linewidth=1.4, zorder=2, label="mean IoU, 0 if wrong")
             panel.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none", markerscale=0.5)
         else:
-            _nothing(panel)
+            _nothing_to_show(panel)
         style_panel(panel, "score", "fraction correct", f"{name}: ECE {shown(one.ece, 3)}, LaECE {shown(one.laece, 3)}")
         panel.set(xlim=(0, 1), ylim=(0, 1.02))
     return figure
@@ -179,20 +177,5 @@ def style_panel(panel: Axes, xlabel: str, ylabel: str, title: str) -> None:
     panel.set_axisbelow(True)
 
 
-def _nothing(panel: Axes) -> None:
+def _nothing_to_show(panel: Axes) -> None:
     panel.text(0.5, 0.5, "nothing to show", transform=panel.transAxes, ha="center", va="center", color=_FAINT)
-
-
-def _quartiles(
-    ious: NDArray[np.float64], scores: NDArray[np.float64], above: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """The center of each IoU bin with enough detections, and their 25th, 50th and 75th percentiles."""
-    edges = np.linspace(above, 1, 11)
-    cells = np.clip(np.digitize(ious, edges) - 1, 0, len(edges) - 2)
-    rows = [
-        (edges[cell : cell + 2].mean(), *np.percentile(scores[cells == cell], (25, 50, 75)))
-        for cell in range(len(edges) - 1)
-        if (cells == cell).sum() >= 5
-    ]
-    middles, low, median, high = np.asarray(rows, dtype=np.float64).reshape(-1, 4).T
-    return middles, low, median, high

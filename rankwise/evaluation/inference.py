@@ -229,7 +229,7 @@ def evaluate_run(
     if calibrate is not False and (fit or score_map is not None):
         result = calibrated(result, [record.image_id for record in dataset.records], score_map)
     if not fit:
-        result = _at_own_thresholds(result, detector, console)
+        result = _at_thresholds_of_run(result, detector, console)
 
     make_folder(out)
     if fit and out == run and result.calibration is not None:
@@ -252,7 +252,7 @@ def evaluate_run(
     return EvaluatedRun(run, out, settings, split, dataset, result)
 
 
-def _at_own_thresholds(result: Evaluation, detector: Detector, console: Console) -> Evaluation:
+def _at_thresholds_of_run(result: Evaluation, detector: Detector, console: Console) -> Evaluation:
     """Precision and recall at the thresholds of the run: thresholds chosen on the evaluated images would be
     optimistic."""
     known, confidence = list(result.per_class), detector.confidence

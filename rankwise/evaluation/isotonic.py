@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rankwise.models.score_map import MAX_KNOTS, Curve, logit
 
 
-def centred_isotonic(x: NDArray[np.float64], correct: NDArray[np.bool_], slope: float) -> Curve:
+def centered_isotonic(x: NDArray[np.float64], correct: NDArray[np.bool_], slope: float) -> Curve:
     """A strictly increasing curve through the rates of correct detections.
 
     Every distinct x is a knot; if there are too many, those that describe the curve best are kept.
@@ -35,11 +35,11 @@ def centred_isotonic(x: NDArray[np.float64], correct: NDArray[np.bool_], slope: 
     values = np.clip(values, half, 1 - half)
     rank = np.cumsum(counts) - (counts - 1) / 2 - 1  # the mean rank of each x among all detections
     weight = np.add.reduceat(counts, ends[:-1])
-    centre = np.add.reduceat(rank * counts, ends[:-1]) / weight
+    center = np.add.reduceat(rank * counts, ends[:-1]) / weight
     # Half of an outer block is beyond its center: there the rate continues halfway to 0 or 1.
-    places = np.concatenate([[-0.5], centre, [counts.sum() - 0.5]])
+    positions = np.concatenate([[-0.5], center, [counts.sum() - 0.5]])
     heights = logit(np.concatenate([[values[0] / 2], values, [(1 + values[-1]) / 2]]))
-    heights = np.interp(rank, places, heights)
+    heights = np.interp(rank, positions, heights)
     rising = np.append(True, np.diff(heights) > 0)  # rounding may merge neighbors
     chosen = _important(rank[rising], heights[rising])
     return Curve("isotonic", tuple(knots[rising][chosen].tolist()), tuple(heights[rising][chosen].tolist()), slope)

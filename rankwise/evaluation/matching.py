@@ -50,8 +50,8 @@ class Matches:
         """
         old = self.detections
         order = np.lexsort((-scores, old.image_ids))
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
+        new_row = np.empty(len(order), dtype=np.int64)
+        new_row[order] = np.arange(len(order))
         table = DetectionTable(old.image_ids[order], old.boxes[order], scores[order], old.labels[order])
         return Matches(
             table,
@@ -59,7 +59,7 @@ class Matches:
             self.iou,
             self.matched[order],
             self.ignored[order],
-            np.where(self.found_by >= 0, place[self.found_by], -1) if len(place) else self.found_by,
+            np.where(self.found_by >= 0, new_row[self.found_by], -1) if len(new_row) else self.found_by,
             self.best_iou[order],
             self.best_object[order],
         )
@@ -94,7 +94,7 @@ def match(detections: DetectionTable, objects: ObjectTable, iou: float = 0.5) ->
     best_iou[rows[last]], best_object[rows[last]] = overlap[last], columns[last]
 
     enough = overlap >= iou
-    matched, found_by = _take_in_turn(detections, objects, rows[enough], columns[enough])
+    matched, found_by = _match_greedily(detections, objects, rows[enough], columns[enough])
     ignored &= matched < 0
     return Matches(detections, objects, iou, matched, ignored, found_by, best_iou, best_object)
 
@@ -121,8 +121,8 @@ def overlapping_pairs(
         stop = max(first + 1, int(np.searchsorted(ends, done + at_once, side="right")))
         counts = count[first:stop]
         rows = np.repeat(np.arange(first, stop), counts)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        columns = order[start[rows] + within]
+        offset = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        columns = order[start[rows] + offset]
         overlap = paired_iou(detections.boxes[rows], objects.boxes[columns], objects.crowd[columns])
         keep = overlap > 0
         found.append((rows[keep], columns[keep], overlap[keep]))
@@ -149,7 +149,7 @@ def _objects_of_detections(
     return order, start, stop - start
 
 
-def _take_in_turn(
+def _match_greedily(
     detections: DetectionTable, objects: ObjectTable, rows: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Matches each detection with its best free object; the pairs are sorted by detection, best last.
@@ -161,17 +161,17 @@ def _take_in_turn(
     found_by = np.full(len(objects), -1, dtype=np.int64)
     if not len(rows):
         return matched, found_by
-    askers, asker = np.unique(rows, return_inverse=True)
-    image, label = detections.image_ids[askers], detections.labels[askers]
+    candidates, candidate = np.unique(rows, return_inverse=True)
+    image, label = detections.image_ids[candidates], detections.labels[candidates]
     # Detections are sorted by image and descending score, so a stable sort by class keeps the order of each group.
-    order = np.lexsort((np.arange(len(askers)), label, image))
+    order = np.lexsort((np.arange(len(candidates)), label, image))
     new_group = np.append(True, (np.diff(image[order]) != 0) | (np.diff(label[order]) != 0))
     begins = np.maximum.accumulate(np.where(new_group, np.arange(len(order)), 0))
-    turn = np.empty(len(askers), dtype=np.int64)
+    turn = np.empty(len(candidates), dtype=np.int64)
     turn[order] = np.arange(len(order)) - begins
 
-    by_turn = np.argsort(turn[asker], kind="stable")
-    limits = np.append(0, np.cumsum(np.bincount(turn[asker])))
+    by_turn = np.argsort(turn[candidate], kind="stable")
+    limits = np.append(0, np.cumsum(np.bincount(turn[candidate])))
     for begin, end in pairwise(limits):
         pairs = by_turn[begin:end]
         pairs = pairs[found_by[columns[pairs]] < 0]

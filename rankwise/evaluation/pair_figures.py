@@ -20,7 +20,7 @@ from rankwise.assign.objects import Objects
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.evaluation.colors import ACCENT, EMPHASIS
-from rankwise.evaluation.figures import _nothing, new_panels, save_figure, style_panel
+from rankwise.evaluation.figures import _nothing_to_show, new_panels, save_figure, style_panel
 from rankwise.models import Detector
 from rankwise.types import Predictions, Target
 
@@ -103,9 +103,9 @@ def score_distributions(scores: CandidateScores) -> Figure:
     )
     edges = np.linspace(0, 1, 31).tolist()
     for panel, (title, ranking, localization) in zip(panels, pairs, strict=True):
-        for name, values, color in (("ranking", ranking, _RANKING), ("localisation", localization, _LOCALIZATION)):
+        for name, values, color in (("ranking", ranking, _RANKING), ("localization", localization, _LOCALIZATION)):
             if not len(values):
-                _nothing(panel)
+                _nothing_to_show(panel)
                 break
             weights = np.full(len(values), 100 / len(values))
             panel.hist(values, edges, weights=weights, color=color, alpha=0.35)
@@ -118,17 +118,16 @@ def score_distributions(scores: CandidateScores) -> Figure:
     return figure
 
 
-def object_clusters(scores: CandidateScores, number: int | None = None) -> Figure:
+def object_clusters(scores: CandidateScores) -> Figure:
     """The candidates of one object in the plane of the two normalized scores, by cluster.
+
+    The object is the one with the most candidates among those with two clusters.
 
     Args:
         scores: The result of :func:`candidate_scores`.
-        number: The object; by default the one with the most candidates among those with two clusters.
     """
     figure, (panel,) = new_panels(1, width=4.8, height=4.6)
-    if number is None:
-        number = _telling_object(scores)
-    mine = scores.of(number)
+    mine = scores.of(_object_with_most_candidates(scores))
     if len(mine.object):
         ranking, localization = mine.normalized_ranking, mine.normalized_localization
         groups = (("worse cluster", ~mine.lower, ACCENT), ("better cluster", mine.lower, EMPHASIS))
@@ -142,7 +141,7 @@ def object_clusters(scores: CandidateScores, number: int | None = None) -> Figur
         )
         panel.legend(fontsize=8, framealpha=0.85, edgecolor="none", loc="lower right")
     else:
-        _nothing(panel)
+        _nothing_to_show(panel)
     title = f"{len(mine.object)} candidates of one object, {int(mine.positive.sum())} positive"
     style_panel(panel, "ranking score, normalized", "localization score, normalized", title)
     panel.set_xlim(-0.04, 1.04)
@@ -162,9 +161,9 @@ def draw_pair_figures(
         assigner: The PAA that the detector was trained with; ``PAA()`` by default.
         images: Number of images.
     """
-    few = dataset.subset(list(range(min(images, len(dataset)))))
+    first = dataset.subset(list(range(min(images, len(dataset)))))
     size = detector.settings.input
-    loader = build_loader(few, 8, shuffle=False, divisor=size.divisor, colour=size.mean_colour)
+    loader = build_loader(first, 8, shuffle=False, divisor=size.divisor, colour=size.mean_colour)
     device = next(detector.parameters()).device
     training = detector.training
     detector.eval()
@@ -192,7 +191,7 @@ def paa_of_recipe(section: dict[str, Any]) -> PAA | None:
     return PAA(**(section.get("init_args") or {}))
 
 
-def _telling_object(scores: CandidateScores) -> int:
+def _object_with_most_candidates(scores: CandidateScores) -> int:
     """The first object with the most candidates among those with two clusters."""
     if not len(scores.object):
         return -1

@@ -12,71 +12,59 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rankwise.errors import DataError
-from rankwise.evaluation.predictions import AgnosticNms, Format, Item, Writer
+from rankwise.evaluation.predictions import Item, Output, Writer
 from rankwise.files.names import shown
 from rankwise.images.reading import read_image
-from rankwise.images.sources import Camera, count_frames, find_images, find_inputs, frames, is_video
+from rankwise.images.sources import Camera, count_frames, find_inputs, frames, is_video
 from rankwise.models.confidence import HOW_TO_CALIBRATE, Confidence
 
-__all__ = ["AgnosticNms", "Format", "find_images", "predict_files", "predict_images", "say_highest", "say_units"]
-
 #: With more images than this, a terminal only shows the progress bar.
-_MOST_LINES = 50
-#: Number of images that are checked for their highest score if nothing was detected.
-_LOOKED_AT = 20
+_MAX_LINES = 50
+#: Maximum number of images that are checked for the highest score if nothing was detected.
+_MAX_CHECKED = 20
 
 
 def predict_images(
     run: Path,
-    words: Sequence[str],
-    out: Path,
+    inputs: Sequence[str],
+    output: Output,
     threshold: float | None = None,
     batch_size: int = 1,
     device: str = "auto",
     precision: float | None = None,
     calibrated: bool = True,
-    agnostic_nms: AgnosticNms = "pictures",
-    pictures: bool = True,
-    format: Format = "json",
-    crop: bool = False,
 ) -> list[dict[str, Any]]:
     """Detects objects in images and videos, draws them, and writes ``predictions.json``; returns its entries.
 
     Args:
         run: Run folder or weights file.
-        words: Image and video files, folders, globs, and ``webcam``.
-        out: Output folder.
+        inputs: Image and video files, folders, globs, and ``webcam``.
+        output: What to write.
         threshold: The minimum score; by default the thresholds of the run, with the best F1 per class.
         batch_size: Images per batch; images of a batch are padded to the same size.
         device: The device.
         precision: The desired precision, instead of a threshold.
         calibrated: False uses raw scores.
-        agnostic_nms: Where a box suppresses overlapping boxes of other classes.
-        pictures: Whether to draw images.
-        format: An additional output format: ``coco`` or ``yolo``.
-        crop: Whether to save each object as a separate image.
     """
     from rankwise.evaluation.inference import pick_device
     from rankwise.models import Detector, weights
 
-    sources = find_inputs(words)
+    sources = find_inputs(inputs)
     detector = Detector.load(run, device=pick_device(device))
     if stopped := weights.unevaluated(run):
-        _say(stopped)
-    say_units(detector.confidence, precision, calibrated)
+        _print(stopped)
+    print_score_notes(detector.confidence, precision, calibrated)
 
     def detect(images: list[Any], least: float | None = threshold) -> list[Any]:
         at = precision if least is threshold else None
         return detector.predict(images, least, len(images), precision=at, calibrated=calibrated)
 
-    entries = predict_files(
-        sources, out, read_image, detect, detector.classes, batch_size, agnostic_nms, pictures, format, crop
-    )
-    say_highest(entries, sources, read_image, lambda image: detect([image], 0.0)[0]["scores"].tolist())
+    entries = predict_files(sources, output, read_image, detect, detector.classes, batch_size)
+    print_highest_score(entries, sources, read_image, lambda image: detect([image], 0.0)[0]["scores"].tolist())
     return entries
 
 
-def say_units(confidence: Confidence, precision: float | None, calibrated: bool) -> None:
+def print_score_notes(confidence: Confidence, precision: float | None, calibrated: bool) -> None:
     """Prints a note if scores are raw, or the threshold of a precision.
 
     Args:
@@ -84,20 +72,17 @@ def say_units(confidence: Confidence, precision: float | None, calibrated: bool)
         precision: The desired precision, if any.
         calibrated: Whether calibrated scores were requested.
     """
-    said = []
     if calibrated and confidence.calibration is None:
-        said.append(f"scores are raw, not probabilities: there is no calibration; {HOW_TO_CALIBRATE}")
+        _print(f"scores are raw, not probabilities: there is no calibration; {HOW_TO_CALIBRATE}")
     if precision is not None:
         score, low, high = confidence.at_precision(precision)
-        said.append(
+        _print(
             f"precision {precision:g} is reached at threshold {score:.3f} (95 % interval {low:.2f} to {high:.2f} on "
             f"the validation images)"
         )
-    for line in said:
-        _say(line)
 
 
-def say_highest(
+def print_highest_score(
     entries: Sequence[dict[str, Any]],
     sources: Sequence[Path | Camera],
     read: Callable[[Path], Any],
@@ -111,7 +96,7 @@ def say_highest(
         read: Reads a file as an image.
         scores_of: The scores of an image without a threshold, best first.
     """
-    files = [source for source in sources if isinstance(source, Path) and not is_video(source)][:_LOOKED_AT]
+    files = [source for source in sources if isinstance(source, Path) and not is_video(source)][:_MAX_CHECKED]
     if not entries or any(entry["objects"] for entry in entries) or not files:
         return
     best, name = 0.0, ""
@@ -124,20 +109,16 @@ def say_highest(
             best, name = scores[0], str(file)
     some = "" if len(files) == len(entries) else f" of the first {len(files)} images"
     found = f"the highest score{some} is {best:.3g}, in {name}" if name else "no score is above 0"
-    _say(f"nothing was detected: {found}; set a lower --threshold")
+    _print(f"nothing was detected: {found}; set a lower --threshold")
 
 
 def predict_files(
     sources: Sequence[Path | Camera],
-    out: Path,
+    output: Output,
     read: Callable[[Path], Any],
     detect: Callable[[list[Any]], list[Any]],
     classes: Sequence[str],
     batch_size: int = 1,
-    agnostic: AgnosticNms = "pictures",
-    pictures: bool = True,
-    format: Format = "json",
-    crop: bool = False,
 ) -> list[dict[str, Any]]:
     """Detects objects in files with any detector, draws them, and writes ``predictions.json``; needs no torch.
 
@@ -145,15 +126,11 @@ def predict_files(
 
     Args:
         sources: The images and videos.
-        out: Output folder.
+        output: What to write.
         read: Reads a file as an image for ``detect``.
         detect: Returns the detections of each image: boxes, scores and labels, as tensors or arrays.
         classes: The class names.
         batch_size: Number of images per call of ``detect``.
-        agnostic: Where a box suppresses overlapping boxes of other classes.
-        pictures: Whether to draw images.
-        format: An additional output format: ``coco`` or ``yolo``.
-        crop: Whether to save each object as a separate image.
 
     Raises:
         DataError: If ``batch_size`` is below 1, or, after all other images are done, if images could not be read.
@@ -161,18 +138,18 @@ def predict_files(
     if batch_size < 1:
         raise DataError(f"batch_size is {batch_size}: it must be at least 1")
     total = _total(sources)
-    writer = Writer(sources, out, classes, agnostic, pictures, format, crop)
+    writer = Writer(sources, output, classes)
     faults: list[str] = []
     console = Console(highlight=False)
     started = monotonic()
     with _progress(console) as progress:
         bar = progress.add_task("", total=total, rate="")
-        lines = not progress.disable and len(sources) > _MOST_LINES
+        quiet = not progress.disable and len(sources) > _MAX_LINES
         try:
             for items in _batches(sources, read, batch_size, faults):
                 for item, detections in zip(items, detect([item.image for item in items]), strict=True):
                     line = writer.add(item, detections)
-                    if item.frame is None and not lines:
+                    if item.frame is None and not quiet:
                         console.print(shown(line), soft_wrap=True, markup=False)
                     done = len(writer.entries)
                     progress.update(bar, completed=done, rate=f"{done / (monotonic() - started):.1f} images/s")
@@ -231,5 +208,5 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     Console(highlight=False).print(shown(line), soft_wrap=True, markup=False)

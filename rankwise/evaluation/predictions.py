@@ -39,42 +39,47 @@ class Item:
     frame: Frame | None = None
 
 
+@dataclass(frozen=True)
+class Output:
+    """What to write.
+
+    Attributes:
+        folder: The output folder.
+        agnostic_nms: Where a box suppresses overlapping boxes of other classes.
+        pictures: Whether to draw images.
+        format: An additional output format.
+        crop: Whether to save each object as a separate image.
+    """
+
+    folder: Path
+    agnostic_nms: AgnosticNms = "pictures"
+    pictures: bool = True
+    format: Format = "json"
+    crop: bool = False
+
+
 class Writer:
     """Writes detections one image at a time.
 
     Args:
         sources: The images and videos.
-        out: Output folder.
+        output: What to write.
         classes: The class names.
-        agnostic: Where a box suppresses overlapping boxes of other classes.
-        pictures: Whether to draw images.
-        format: An additional output format.
-        crop: Whether to save each object as a separate image.
 
     Attributes:
         entries: The entries of ``predictions.json``.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[Path | Camera],
-        out: Path,
-        classes: Sequence[str],
-        agnostic: AgnosticNms = "pictures",
-        pictures: bool = True,
-        format: Format = "json",
-        crop: bool = False,
-    ) -> None:
-        self.out, self.classes, self.agnostic = out, classes, agnostic
-        self.pictures, self.format, self.crop = pictures, format, crop
+    def __init__(self, sources: Sequence[Path | Camera], output: Output, classes: Sequence[str]) -> None:
+        self.output, self.folder, self.classes = output, output.folder, classes
         self.entries: list[dict[str, Any]] = []
-        self._names = picture_names(sources, out)
+        self._names = picture_names(sources, output.folder)
         self._stems = picture_names(sources)
         self._videos: dict[Path | Camera, VideoWriter] = {}
         self._sizes: list[tuple[int, int]] = []  # (width, height) of each image
         self._labels: list[list[int]] = []
         self._crops = 0
-        make_folder(out)
+        make_folder(output.folder)
 
     def add(self, item: Item, detections: Any) -> str:
         """Writes the output of one image and returns a line about it.
@@ -83,7 +88,7 @@ class Writer:
             item: The image.
             detections: Boxes, scores and labels, as tensors or as arrays.
         """
-        if self.agnostic == "always":
+        if self.output.agnostic_nms == "always":
             rows = nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
             detections = {name: values[rows] for name, values in detections.items()}
         boxes, scores, labels = (detections[name].tolist() for name in ("boxes", "scores", "labels"))
@@ -94,20 +99,20 @@ class Writer:
         entry: dict[str, Any] = {"image": str(item.source)}
         if item.frame is not None:
             entry |= {"frame": item.frame.number, "seconds": round(item.frame.number / item.frame.rate, 3)}
-        if self.pictures:
+        if self.output.pictures:
             entry["picture"] = self._names[item.source]
             self._draw(item, detections)
         self.entries.append(entry | {"objects": objects})
-        width, height = to_pil(item.image).size if self.format != "json" or self.crop else (0, 0)
+        width, height = to_pil(item.image).size if self.output.format != "json" or self.output.crop else (0, 0)
         self._sizes.append((width, height))
         self._labels.append(labels)
-        if self.format == "yolo":
+        if self.output.format == "yolo":
             self._write_labels(item, boxes, labels, width, height)
-        if self.crop:
+        if self.output.crop:
             self._write_crops(item, boxes, labels)
         name = self._names[item.source]
-        elsewhere = self.pictures and isinstance(item.source, Path) and Path(name).stem != item.source.stem
-        return f"{item.source}: {len(objects)} objects{f', drawn in {self.out / name}' if elsewhere else ''}"
+        elsewhere = self.output.pictures and isinstance(item.source, Path) and Path(name).stem != item.source.stem
+        return f"{item.source}: {len(objects)} objects{f', drawn in {self.folder / name}' if elsewhere else ''}"
 
     def close(self, seconds: float) -> list[str]:
         """Writes the output of all images together and returns lines about it.
@@ -117,26 +122,26 @@ class Writer:
         """
         for video in self._videos.values():
             video.close()
-        write_text(self.out / "predictions.json", json.dumps(self.entries, indent=1) + "\n")
+        write_text(self.folder / "predictions.json", json.dumps(self.entries, indent=1) + "\n")
         written = ["predictions.json"]
-        if self.format == "coco":
-            write_text(self.out / "annotations.json", json.dumps(self._coco()) + "\n")
+        if self.output.format == "coco":
+            write_text(self.folder / "annotations.json", json.dumps(self._coco()) + "\n")
             written.append("annotations.json")
-        if self.format == "yolo":
-            write_text(self.out / "classes.txt", "".join(f"{name}\n" for name in self.classes))
+        if self.output.format == "yolo":
+            write_text(self.folder / "classes.txt", "".join(f"{name}\n" for name in self.classes))
             written.append("labels/")
-        if self.crop:
+        if self.output.crop:
             written.append(_counted(self._crops, "crop"))
-        if self.pictures:
+        if self.output.pictures:
             pictures = len({entry["picture"] for entry in self.entries})
             written.insert(0, _counted(pictures, "video" if len(self._videos) == pictures > 0 else "picture"))
         count, rate = len(self.entries), len(self.entries) / max(seconds, 1e-9)
         named = ", ".join(written[:-1]) + (" and " if len(written) > 1 else "") + written[-1]
-        return [f"{named} in {self.out}/", f"{_counted(count, 'image')} in {seconds:.1f} s, {rate:.1f} images/s"]
+        return [f"{named} in {self.folder}/", f"{_counted(count, 'image')} in {seconds:.1f} s, {rate:.1f} images/s"]
 
     def _draw(self, item: Item, detections: Any) -> None:
-        iou = None if self.agnostic == "never" else AGNOSTIC_IOU
-        path = self.out / self._names[item.source]
+        iou = None if self.output.agnostic_nms == "never" else AGNOSTIC_IOU
+        path = self.folder / self._names[item.source]
         if item.frame is None:
             drawn = draw_detections(item.image, detections, self.classes, agnostic_iou=iou)
             # Low compression is several times as fast, and the files are slightly larger.
@@ -153,13 +158,13 @@ class Writer:
 
     def _write_labels(self, item: Item, boxes: list[Any], labels: list[int], width: int, height: int) -> None:
         """Writes a YOLO label file without scores, so that it can be corrected and used for training."""
-        make_folder(self.out / "labels")
+        make_folder(self.folder / "labels")
         lines = []
         for (left, top, right, bottom), label in zip(boxes, labels, strict=True):
             values = [(left + right) / 2 / width, (top + bottom) / 2 / height]
             values += [(right - left) / width, (bottom - top) / height]
             lines.append(f"{label} " + " ".join(f"{min(1.0, max(0.0, value)):.6f}" for value in values) + "\n")
-        write_text(self.out / "labels" / f"{self._stem(item)}.txt", "".join(lines))
+        write_text(self.folder / "labels" / f"{self._stem(item)}.txt", "".join(lines))
 
     def _write_crops(self, item: Item, boxes: list[Any], labels: list[int]) -> None:
         picture = to_pil(item.image)
@@ -168,7 +173,7 @@ class Writer:
             area = (max(0, left), max(0, top), min(picture.width, right), min(picture.height, bottom))
             if area[2] <= area[0] or area[3] <= area[1]:
                 continue
-            folder = self.out / "crops" / _file_name(self.classes[label])
+            folder = self.folder / "crops" / _file_name(self.classes[label])
             make_folder(folder)
             part: Image.Image = picture.crop(area)
             path = folder / f"{self._stem(item)}-{number}.png"

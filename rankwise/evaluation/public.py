@@ -4,7 +4,7 @@
 
 from rankwise.evaluation.calibration import Calibration
 from rankwise.evaluation.coco import Curves, Evaluation, calibrated, evaluate
-from rankwise.evaluation.correlation import Correlation, correlate, localised
+from rankwise.evaluation.correlation import Correlation, correlate, localised, localized
 from rankwise.evaluation.drawing import Seen, contact_sheet, draw_detections
 from rankwise.evaluation.matching import Matches, match
 from rankwise.evaluation.reliability import Reliability, ReliabilityCheck, check_reliability

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwise.evaluation.calibration import Calibration, cross_fitted, judged
+from rankwise.evaluation.calibration import Calibration, calibration_data, cross_fitted
 from rankwise.evaluation.matching import Matches
 from rankwise.models.score_map import ScoreMap
 from rankwise.numpy_boxes import paired_iou
@@ -77,23 +77,20 @@ class ReliabilityCheck:
         )
 
 
-def reliability(
-    scores: NDArray[np.float64], correct: NDArray[np.bool_], iou: NDArray[np.float64], bins: int = BINS
-) -> Reliability:
+def reliability(scores: NDArray[np.float64], correct: NDArray[np.bool_], iou: NDArray[np.float64]) -> Reliability:
     """Computes the reliability of scores.
 
     Args:
         scores: From 0 to 1, [N].
         correct: Which detections are correct, [N].
         iou: The IoU of each detection with its matched object, used if it is correct, [N].
-        bins: Number of bins.
     """
-    place = np.minimum((scores * bins).astype(np.int64), bins - 1)
-    count = np.bincount(place, minlength=bins)
+    bin_of = np.minimum((scores * BINS).astype(np.int64), BINS - 1)
+    count = np.bincount(bin_of, minlength=BINS)
     columns = (scores, correct, np.where(correct, iou, 0))
-    score, precision, quality = (np.bincount(place, one, bins) / np.maximum(count, 1) for one in columns)
+    score, precision, quality = (np.bincount(bin_of, one, BINS) / np.maximum(count, 1) for one in columns)
     if not len(scores):
-        return Reliability(None, None, [0] * bins, [0.0] * bins, [0.0] * bins, [0.0] * bins)
+        return Reliability(None, None, [0] * BINS, *([0.0] * BINS for _ in range(3)))
     share = count / count.sum()
     ece, laece = (float(share @ np.abs(score - target)) for target in (precision, quality))
     return Reliability(ece, laece, count.tolist(), score.tolist(), precision.tolist(), quality.tolist())
@@ -108,7 +105,7 @@ def check_reliability(matches: Matches, score_map: ScoreMap, classes: int, fitte
         classes: The number of classes.
         fitted_here: Whether the map was fitted to these detections; then cross-fitted maps are used.
     """
-    columns = judged(matches, classes)
+    columns = calibration_data(matches, classes)
     raw, labels, correct = columns["scores"], columns["labels"], columns["correct"]
     other = None
     if fitted_here:

@@ -24,15 +24,15 @@ from rankwise.types import Detections
 
 @dataclass(frozen=True)
 class EvaluatedRun:
-    """A run that has been measured.
+    """An evaluated run.
 
     Attributes:
-        run: Its folder.
-        folder: Where the results are.
-        settings: The data settings, with the path of the dataset that was measured on.
-        split: The split that was asked for; None is the run's validation split.
-        dataset: The images that could be read.
-        evaluation: What was measured.
+        run: The run folder.
+        folder: The folder of the results.
+        settings: The data settings, with the path of the evaluated dataset.
+        split: The requested split; None is the validation split of the run.
+        dataset: The evaluated images, without unreadable ones.
+        evaluation: The evaluation.
     """
 
     run: Path

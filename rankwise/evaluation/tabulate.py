@@ -90,12 +90,11 @@ def _interval(threshold: Threshold, between: str = " to ") -> str:
     return f"{low:.2f}{between}{high:.2f}{' ?' if threshold.uncertain else ''}"
 
 
-def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) -> list[str]:
+def score_lines(evaluation: Evaluation) -> list[str]:
     """Lines about the scores of an evaluation; empty if they are raw.
 
     Args:
         evaluation: The evaluation.
-        precisions: The precisions in percent to list thresholds for.
     """
     if evaluation.calibration is None or evaluation.reliability is None:
         return []
@@ -107,7 +106,7 @@ def score_lines(evaluation: Evaluation, precisions: tuple[int, ...] = (90, 95)) 
     if evaluation.given_thresholds:
         return lines
     chosen = {"best F1": thresholds.overall, "best LRP": thresholds.lrp}
-    chosen |= {f"precision {percent} %": thresholds.by_precision.get(percent) for percent in precisions}
+    chosen |= {f"precision {percent} %": thresholds.by_precision.get(percent) for percent in (90, 95)}
     named = [f"{name} at {cut.score:.2f} ({_interval(cut)})" for name, cut in chosen.items() if cut and cut.f1]
     if named:
         lines.append(f"thresholds, all classes, with 95 % intervals: {'; '.join(named)}")

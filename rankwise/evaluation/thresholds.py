@@ -84,7 +84,7 @@ class Sweep:
         precision: [S].
         recall: [S].
         f1: [S].
-        lrp: Localisation-recall-precision error with IoU 0.5, [S] (https://arxiv.org/abs/1807.01696).
+        lrp: Localization-recall-precision error with IoU 0.5, [S] (https://arxiv.org/abs/1807.01696).
     """
 
     scores: NDArray[np.float64]
@@ -125,12 +125,12 @@ def sweep(matches: Matches, label: int | None = None) -> Sweep:
     """
     ranked = _Ranked(matches, label, np.zeros(0, dtype=np.int64))
     last = ranked.last
-    right = np.cumsum(ranked.correct)[last].astype(np.float64)
+    correct = np.cumsum(ranked.correct)[last].astype(np.float64)
     loss = np.cumsum(ranked.loss)[last]
     kept, objects = last + 1.0, float(ranked.objects)
-    recall = right / objects if objects else np.zeros(len(last))
-    f1, lrp = _f1_and_lrp(right, kept, loss, objects)
-    return Sweep(ranked.scores[last], right / kept, recall, f1, lrp)
+    recall = correct / objects if objects else np.zeros(len(last))
+    f1, lrp = _f1_and_lrp(correct, kept, loss, objects)
+    return Sweep(ranked.scores[last], correct / kept, recall, f1, lrp)
 
 
 def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
@@ -164,10 +164,10 @@ def at_scores(matches: Matches, classes: Sequence[str], scores: Mapping[str, flo
     def measured(score: float, label: int | None) -> Threshold:
         mine = kept if label is None else kept & (found.labels == label)
         wanted = int((~objects.crowd & ((objects.labels == label) if label is not None else True)).sum())
-        right, number = int(matches.correct[mine].sum()), int(mine.sum())
+        correct, number = int(matches.correct[mine].sum()), int(mine.sum())
         if not wanted:
             return Threshold(score)
-        return Threshold(score, 2 * right / (number + wanted), right / number if number else None, right / wanted)
+        return Threshold(score, 2 * correct / (number + wanted), correct / number if number else None, correct / wanted)
 
     per_class = {name: measured(scores[name], label) for label, name in enumerate(classes)}
     return Thresholds(measured(float(limits.min()), None), per_class)
@@ -190,8 +190,8 @@ def with_intervals(
     number = len(image_ids)
     if number < 2:
         return thresholds
-    drawn = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), size=rounds)
-    whole = _redrawn(_Ranked(matches, None, image_ids), drawn)
+    weights = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), size=rounds)
+    whole = _bootstrap(_Ranked(matches, None, image_ids), weights)
     by_precision = {
         percent: replace(known, interval=_interval(whole.by_precision[percent]))
         for percent, known in thresholds.by_precision.items()
@@ -199,7 +199,7 @@ def with_intervals(
     per_class = {}
     for label, (name, known) in enumerate(thresholds.per_class.items()):
         if known.f1 is not None:
-            own = _redrawn(_Ranked(matches, label, image_ids), drawn, precisions=False)
+            own = _bootstrap(_Ranked(matches, label, image_ids), weights, precisions=False)
             known = replace(known, interval=_interval(own.f1))
         per_class[name] = known
     overall = thresholds.overall
@@ -240,30 +240,30 @@ class _Ranked:
 
 
 @dataclass(frozen=True)
-class _Redrawn:
-    """Thresholds of each round, NaN if nothing was correct, [R]."""
+class _Bootstrap:
+    """The best thresholds of each bootstrap round, NaN if no detection was correct, [R]."""
 
     f1: NDArray[np.float64]
     lrp: NDArray[np.float64]
     by_precision: dict[int, NDArray[np.float64]]
 
 
-def _redrawn(ranked: _Ranked, drawn: NDArray[np.int64], precisions: bool = True) -> _Redrawn:
-    """The best thresholds when each image is weighted by how often it was drawn, [R, images]."""
+def _bootstrap(ranked: _Ranked, weights: NDArray[np.int64], precisions: bool = True) -> _Bootstrap:
+    """The best thresholds of each round; weights are how often each image was drawn, [R, images]."""
     # The best threshold is always at a match.
-    right = np.cumsum(ranked.correct)
-    last = ranked.last[np.diff(right[ranked.last], prepend=0) > 0]
+    correct = np.cumsum(ranked.correct)
+    last = ranked.last[np.diff(correct[ranked.last], prepend=0) > 0]
     if not len(last):
-        nothing = np.full(len(drawn), np.nan)
-        return _Redrawn(nothing, nothing, {round(100 * value): nothing for value in PRECISIONS})
+        nothing = np.full(len(weights), np.nan)
+        return _Bootstrap(nothing, nothing, {round(100 * value): nothing for value in PRECISIONS})
     stop = last[-1] + 1
     image, scores = ranked.image[:stop], ranked.scores[last]
     f1_scores, lrp_scores, by_precision = [], [], []
     chunk = max(1, _PAIRS // stop)
-    for first in range(0, len(drawn), chunk):
-        weights = drawn[first : first + chunk]
-        objects = (weights @ ranked.objects_by_image)[:, None]
-        each = weights[:, image].astype(np.float64)
+    for first in range(0, len(weights), chunk):
+        some = weights[first : first + chunk]
+        objects = (some @ ranked.objects_by_image)[:, None]
+        each = some[:, image].astype(np.float64)
         kept = np.cumsum(each, axis=1)[:, last]
         hits, losses = (np.cumsum(each * column[:stop], axis=1)[:, last] for column in (ranked.correct, ranked.loss))
         f1, lrp = _f1_and_lrp(hits, kept, losses, objects)
@@ -279,14 +279,13 @@ def _redrawn(ranked: _Ranked, drawn: NDArray[np.int64], precisions: bool = True)
             by_precision.append(np.where(rows >= 0, scores[early], np.nan))
     columns = list(np.concatenate(by_precision).T) if precisions else []
     percents = [round(100 * value) for value in PRECISIONS[: len(columns)]]
-    return _Redrawn(np.concatenate(f1_scores), np.concatenate(lrp_scores), dict(zip(percents, columns, strict=True)))
+    return _Bootstrap(np.concatenate(f1_scores), np.concatenate(lrp_scores), dict(zip(percents, columns, strict=True)))
 
 
-def _f1_and_lrp(right: Any, kept: Any, loss: Any, objects: Any) -> tuple[Any, Any]:
+def _f1_and_lrp(correct: Any, kept: Any, loss: Any, objects: Any) -> tuple[Any, Any]:
     """F1 and LRP error from the numbers of correct and kept detections, the localization error and the objects."""
-    return 2 * right / np.maximum(kept + objects, 1), (loss + kept + objects - 2 * right) / np.maximum(
-        kept + objects - right, 1
-    )
+    f1 = 2 * correct / np.maximum(kept + objects, 1)
+    return f1, (loss + kept + objects - 2 * correct) / np.maximum(kept + objects - correct, 1)
 
 
 def _interval(scores: NDArray[np.float64]) -> tuple[float, float] | None:

@@ -12,12 +12,12 @@ from rankwise.files.writing import make_folder, write_whole
 
 
 def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
-    """Draws the first images of a training as the detector sees them, with their boxes; returns what it shows.
+    """Draws the first training images as the detector sees them, with their boxes; returns a description.
 
     Args:
-        recipe: The training.
-        path: The picture, PNG or JPEG.
-        images: How many.
+        recipe: The recipe.
+        path: The output file, PNG or JPEG.
+        images: Number of images.
     """
     size = recipe.model.input
     dataset, _ = open_datasets(recipe.data, size)
@@ -33,14 +33,16 @@ def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
     batches = [batch for _, batch in zip(range(images), loader.epoch(0), strict=False)]
     items = [(batch.images[0], batch.targets[0]) for batch in batches]
     augment = {name: value for name, value in vars(recipe.data.augment).items() if value}
-    varied = ", ".join(f"{name} {value:g}" if isinstance(value, float) else name for name, value in augment.items())
-    boxes = sum(len(target["boxes"]) for _, target in items)
-    said = (
-        f"{len(items)} of {loader.images:,} training images with {boxes} boxes, as the detector sees them"
-        + f" ({varied or 'no augmentation'})"
+    augmentation = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else name for name, value in augment.items()
     )
-    sheet = target_sheet(items, dataset.classes, said)
-    kind = "JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG"
+    boxes = sum(len(target["boxes"]) for _, target in items)
+    description = (
+        f"{len(items)} of {loader.images:,} training images with {boxes} boxes, as the detector sees them"
+        + f" ({augmentation or 'no augmentation'})"
+    )
+    sheet = target_sheet(items, dataset.classes, description)
+    format = "JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG"
     make_folder(path.parent)
-    write_whole(path, lambda part: sheet.save(part, kind, quality=90))
-    return said
+    write_whole(path, lambda part: sheet.save(part, format, quality=90))
+    return description

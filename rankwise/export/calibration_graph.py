@@ -10,10 +10,10 @@ from rankwise.models.score_map import TAIL, ScoreMap
 
 
 class Nodes:
-    """Nodes and constants that are to be added to a graph.
+    """Collects nodes and constants to add to a graph.
 
     Args:
-        prefix: What the names of inner values begin with.
+        prefix: Prefix of the names of intermediate values.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -21,25 +21,25 @@ class Nodes:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def constant(self, values: Any, kind: type = np.float32) -> str:
-        """A constant; returns its name."""
+    def constant(self, values: Any, dtype: type = np.float32) -> str:
+        """Adds a constant; returns its name."""
         import onnx
 
         name = f"{self.prefix}_constant_{len(self.constants)}"
-        self.constants.append(onnx.numpy_helper.from_array(np.asarray(values, dtype=kind), name))
+        self.constants.append(onnx.numpy_helper.from_array(np.asarray(values, dtype=dtype), name))
         return name
 
-    def add(self, operator: str, *inputs: str, gives: str | None = None, **attributes: Any) -> str:
-        """A node with one output; returns the output's name."""
-        return self.add_several(operator, 1, *inputs, gives=gives, **attributes)[0]
+    def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+        """Adds a node with one output; returns the name of the output."""
+        return self.add_several(operator, 1, *inputs, output=output, **attributes)[0]
 
     def add_several(
-        self, operator: str, outputs: int, *inputs: str, gives: str | None = None, **attributes: Any
+        self, operator: str, outputs: int, *inputs: str, output: str | None = None, **attributes: Any
     ) -> list[str]:
-        """A node with several outputs; returns their names."""
+        """Adds a node with several outputs; returns their names."""
         import onnx
 
-        names = [gives or f"{self.prefix}_{len(self.nodes)}_{number}" for number in range(outputs)]
+        names = [output or f"{self.prefix}_{len(self.nodes)}_{number}" for number in range(outputs)]
         self.nodes.append(onnx.helper.make_node(operator, list(inputs), names, **attributes))
         return names
 
@@ -50,20 +50,20 @@ class Nodes:
 
 
 def calibrate(
-    nodes: Nodes, score_map: ScoreMap, scores: str, labels: str | None = None, gives: str | None = None
+    nodes: Nodes, score_map: ScoreMap, scores: str, labels: str | None = None, output: str | None = None
 ) -> str:
     """Adds the nodes of a calibration; returns the name of the calibrated scores.
 
     Args:
-        nodes: Where to add them.
+        nodes: The collection to add to.
         score_map: The calibration.
-        scores: Name of the raw scores, float32; without labels their last axis is that of the classes.
-        labels: Name of the labels, int64 of the same shape, where each score has one; negative ones are taken as 0.
-        gives: The name of the result, if it matters.
+        scores: Name of the raw scores, float32; without labels, the last axis is the class.
+        labels: Name of the labels of the scores, int64 of the same shape; negative labels count as 0.
+        output: Name of the result; a new name by default.
     """
     starts, x0, y0, slope = score_map.segments
     classes, count = x0.shape
-    # As near to 0 and 1 as the map goes; the logarithm of 0 is minus infinity.
+    # Clipped to the range of the map, because the logarithm of 0 is infinite.
     above = nodes.add("Max", nodes.add("Log", scores), nodes.constant(np.log(np.nextafter(0, 1))))
     rest = nodes.add("Sub", nodes.constant(1.0), scores)
     below = nodes.add("Log", nodes.add("Max", rest, nodes.constant(1 - np.nextafter(1, 0))))
@@ -72,48 +72,48 @@ def calibrate(
         label = nodes.constant(np.arange(classes), np.int64)
     else:
         label = nodes.add("Max", labels, nodes.constant(0, np.int64))
-    # The segment of each score: how many segments start below it.
-    place = nodes.add("Mul", label, nodes.constant(count, np.int64))
-    if count > 2:  # the segments on both sides of a single knot are one
+    # The index of the segment of each score: the number of segments that start below it.
+    segment = nodes.add("Mul", label, nodes.constant(count, np.int64))
+    if count > 2:  # with a single knot, the segments on both sides are the same line
         for column in starts.T:
             start = nodes.add("Gather", nodes.constant(np.minimum(column, 1e30)), label)
-            place = nodes.add("Add", place, nodes.add("Cast", nodes.add("Greater", x, start), to=7))
+            segment = nodes.add("Add", segment, nodes.add("Cast", nodes.add("Greater", x, start), to=7))
     origin, height, steepness = (
-        nodes.add("Gather", nodes.constant(table.reshape(-1)), place) for table in (x0, y0, slope)
+        nodes.add("Gather", nodes.constant(table.reshape(-1)), segment) for table in (x0, y0, slope)
     )
     away = nodes.add("Mul", steepness, nodes.add("Sub", x, origin))
     y = nodes.add("Add", height, away)
-    # The tails.
+    # The tails grow logarithmically.
     size, tail = nodes.add("Abs", y), nodes.constant(TAIL)
     beyond = nodes.add("Max", nodes.add("Sub", size, tail), nodes.constant(0.0))
     grown = nodes.add("Log", nodes.add("Add", beyond, nodes.constant(1.0)))
     total = nodes.add("Add", nodes.add("Min", size, tail), grown)
-    return nodes.add("Sigmoid", nodes.add("Mul", nodes.add("Sign", y), total), gives=gives)
+    return nodes.add("Sigmoid", nodes.add("Mul", nodes.add("Sign", y), total), output=output)
 
 
 def calibrate_anchors(model: Any, score_map: ScoreMap) -> None:
-    """Makes the output ``scores`` of a traced network calibrated, and keeps the raw ones as ``raw_scores``.
+    """Calibrates the output ``scores`` of a traced network, and keeps the raw scores as ``raw_scores``.
 
     Args:
-        model: The network; it is changed.
+        model: The network; modified in place.
         score_map: The calibration.
     """
     graph = model.graph
     _rename(graph.node, {"scores": "raw_scores"})
-    place = next(index for index, value in enumerate(graph.output) if value.name == "scores")
+    position = next(index for index, value in enumerate(graph.output) if value.name == "scores")
     raw = graph.output.add()
-    raw.CopyFrom(graph.output[place])
+    raw.CopyFrom(graph.output[position])
     raw.name = "raw_scores"
     nodes = Nodes("calibration")
-    calibrate(nodes, score_map, "raw_scores", gives="scores")
+    calibrate(nodes, score_map, "raw_scores", output="scores")
     nodes.add_to(graph)
 
 
 def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
-    """Makes the scores of final detections calibrated, sorts each image by them, and adds ``raw_detection_scores``.
+    """Calibrates the scores of detections, sorts the detections of each image, and adds ``raw_detection_scores``.
 
     Args:
-        graph: With the nodes of suppression; it is changed.
+        graph: The graph of :func:`rankwise.export.nms_graph.nms_graph`; modified in place.
         score_map: The calibration.
     """
     names = ("detection_boxes", "detection_scores", "detection_labels")
@@ -124,11 +124,11 @@ def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
     value = nodes.add("Where", "nms_found", probability, nodes.constant(-1.0))
     count = nodes.add("Shape", value, start=1, end=2)
     top, order = nodes.add_several("TopK", 2, value, count, axis=1)
-    nodes.add("Max", top, nodes.constant(0.0), gives=names[1])
-    nodes.add("GatherElements", labels, order, axis=1, gives=names[2])
-    nodes.add("GatherElements", scores, order, axis=1, gives="raw_detection_scores")
+    nodes.add("Max", top, nodes.constant(0.0), output=names[1])
+    nodes.add("GatherElements", labels, order, axis=1, output=names[2])
+    nodes.add("GatherElements", scores, order, axis=1, output="raw_detection_scores")
     index = nodes.add("Unsqueeze", order, nodes.constant([-1], np.int64))
-    nodes.add("GatherND", boxes, index, batch_dims=1, gives=names[0])
+    nodes.add("GatherND", boxes, index, batch_dims=1, output=names[0])
     nodes.add_to(graph)
     import onnx
 
@@ -138,6 +138,6 @@ def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
 def _rename(nodes: Any, names: dict[str, str]) -> None:
     for node in nodes:
         for values in (node.input, node.output):
-            for place, value in enumerate(values):
+            for index, value in enumerate(values):
                 if value in names:
-                    values[place] = names[value]
+                    values[index] = names[value]

@@ -13,8 +13,8 @@ from rankwise.models import Detector, ModelError, input_size
 from rankwise.models.confidence import rescored
 from rankwise.types import Detections, Predictions
 
-#: Tolerances of boxes (pixels) and scores. Convolutions sum in another order there, with a relative float32 error of a
-#: millionth. For images longer than 256 pixels, the tolerance of the boxes is larger.
+#: Tolerances of boxes (pixels) and scores. onnxruntime sums convolutions in another order, with a relative float32
+#: error of a millionth. For images longer than 256 pixels, the tolerance of the boxes is larger.
 BOX_TOLERANCE = 1e-3
 _FULL_TOLERANCE_SIDE = 256
 SCORE_TOLERANCE = 1e-4
@@ -63,11 +63,11 @@ class Differences:
 def shapes_to_check(detector: Detector) -> list[Shape]:
     """Batch shapes to check: the usual size in landscape and portrait format, and some odd ones."""
     coarsest = max(detector.neck.strides)
-    # A level of a single pixel is nothing that group norm takes with few channels.
-    high, wide = (max(side, coarsest + 1) for side in input_size(3, 4, detector.settings.input))
+    # Group norm fails on a level of a single pixel if there are few channels.
+    height, width = (max(side, coarsest + 1) for side in input_size(3, 4, detector.settings.input))
     return [
-        (1, high, wide),
-        (1, wide, high),
+        (1, height, width),
+        (1, width, height),
         (2, 2 * coarsest, 3 * coarsest),
         (3, coarsest + 1, 3 * coarsest - 7),
         (1, 2 * coarsest + 17, coarsest + 5),
@@ -80,29 +80,35 @@ def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int
 
     Args:
         detector: The detector, in eval mode.
-        session: The file with suppression outside.
-        shapes: Of the batches of random images.
-        seed: Of the images.
+        session: The session of the file with NMS outside.
+        shapes: Shapes of the batches of random images.
+        seed: Random seed.
     """
     boxes = scores = excess = 0.0
     score_map = detector.confidence.calibration
     for images in _random_images(shapes, seed):
         predictions = detector(images)
-        there = session.run([raw_output(detector), "boxes", "levels"], {"images": images.numpy()})
+        exported = session.run([raw_output(detector), "boxes", "levels"], {"images": images.numpy()})
         sides = np.array([images.shape[3], images.shape[2]] * 2, dtype=np.float32)
-        here = predictions.logits.sigmoid().numpy(), predictions.boxes.numpy()
+        expected = predictions.logits.sigmoid().numpy(), predictions.boxes.numpy()
         levels = np.repeat(np.arange(len(predictions.level_sizes)), predictions.level_sizes)
-        if here[0].shape != there[0].shape or here[1].shape != there[1].shape or not np.array_equal(levels, there[2]):
-            raise ModelError(f"the exported model returns {there[0].shape} scores, but the detector {here[0].shape}")
+        if (
+            expected[0].shape != exported[0].shape
+            or expected[1].shape != exported[1].shape
+            or not np.array_equal(levels, exported[2])
+        ):
+            raise ModelError(
+                f"the exported model returns {exported[0].shape} scores, but the detector {expected[0].shape}"
+            )
         # np.maximum propagates NaN.
-        scores = float(np.maximum(scores, np.abs(here[0] - there[0]).max()))
+        scores = float(np.maximum(scores, np.abs(expected[0] - exported[0]).max()))
         if score_map is not None and np.isfinite(scores):
             (probability,) = session.run(["scores"], {"images": images.numpy()})
             labels = np.broadcast_to(np.arange(len(detector.classes)), probability.shape)
-            scores = float(np.maximum(scores, np.abs(score_map(there[0], labels) - probability).max()))
-        away = np.abs(here[1].clip(0, sides) - there[1].clip(0, sides)).max()
-        boxes = float(np.maximum(boxes, away))
-        excess = float(np.maximum(excess, away / _allowed(images)))
+            scores = float(np.maximum(scores, np.abs(score_map(exported[0], labels) - probability).max()))
+        distance = np.abs(expected[1].clip(0, sides) - exported[1].clip(0, sides)).max()
+        boxes = float(np.maximum(boxes, distance))
+        excess = float(np.maximum(excess, distance / _tolerance(images)))
     return Differences(boxes, scores, sum(shape[0] for shape in shapes), excess)
 
 
@@ -110,14 +116,14 @@ def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int
 def compare_detections(
     detector: Detector, session: Any, inside: Any, shapes: Sequence[Shape], seed: int = 0
 ) -> Differences:
-    """Detections that the file's suppression finds, and those that the detector's finds in the same scores and boxes.
+    """Compares the detections of the file with NMS inside with those of the detector for the same scores and boxes.
 
     Args:
         detector: The detector.
-        session: The file with suppression outside.
-        inside: The file with suppression inside.
-        shapes: Of the batches of random images.
-        seed: Of the images.
+        session: The session of the file with NMS outside.
+        inside: The session of the file with NMS inside.
+        shapes: Shapes of the batches of random images.
+        seed: Random seed.
     """
     settings = replace(detector.settings.postprocess, score_voting=False)
     boxes, scores, excess, matched, total = 0.0, 0.0, 0.0, 0, 0
@@ -125,7 +131,7 @@ def compare_detections(
         # Some images are smaller than their batch.
         sizes = [(images.shape[2] - 9 * index, images.shape[3] - 5 * index) for index in range(len(images))]
         found = inside.run(None, {"images": images.numpy(), "sizes": np.array(sizes, dtype=np.int64)})
-        for index, wanted in enumerate(_suppress_here(detector, session, images, sizes, settings)):
+        for index, wanted in enumerate(_nms_in_torch(detector, session, images, sizes, settings)):
             n = int(found[3][index])
             if detector.confidence.calibration is not None:
                 wanted = rescored(wanted, detector.confidence.calibration, torch.from_numpy)
@@ -138,12 +144,12 @@ def compare_detections(
                 if len(away) and away.min() <= 1:
                     matched += 1
                     boxes = float(np.maximum(boxes, away.min()))
-                    excess = float(np.maximum(excess, away.min() / _allowed(images)))
+                    excess = float(np.maximum(excess, away.min() / _tolerance(images)))
                     scores = float(np.maximum(scores, abs(own["scores"][away.argmin()] - score)))
     return Differences(boxes, scores, sum(shape[0] for shape in shapes), excess, matched / total if total else 1.0)
 
 
-def _suppress_here(
+def _nms_in_torch(
     detector: Detector, session: Any, images: torch.Tensor, sizes: list[tuple[int, int]], settings: Any
 ) -> list[Detections]:
     from rankwise.models.postprocess import postprocess
@@ -151,19 +157,19 @@ def _suppress_here(
     outputs = [raw_output(detector), "boxes", "levels"]
     scores, boxes, levels = session.run(outputs, {"images": images.numpy()})
     counts = tuple(np.bincount(levels).tolist())
-    # In double precision, so that the way back from score to logit costs nothing.
+    # In float64, so that the conversion from score to logit loses no precision.
     logits = torch.from_numpy(scores).double().logit()
     predictions = Predictions(logits, torch.from_numpy(boxes), torch.from_numpy(boxes[0]), counts)
     return postprocess(predictions, sizes, sizes, settings)
 
 
 def raw_output(detector: Detector) -> str:
-    """The name under which a file with suppression outside has the raw scores."""
+    """The name of the output with raw scores in a file with NMS outside."""
     return "scores" if detector.confidence.calibration is None else "raw_scores"
 
 
-def _allowed(images: torch.Tensor) -> float:
-    """How far boxes of these images may be from each other, in pixels."""
+def _tolerance(images: torch.Tensor) -> float:
+    """The tolerance of boxes in these images, in pixels."""
     return BOX_TOLERANCE * max(1.0, max(images.shape[2:]) / _FULL_TOLERANCE_SIDE)
 
 

@@ -41,11 +41,6 @@ class Manifest:
         plain = {name: value for name, value in asdict(self).items() if name != "confidence"}
         return json.dumps({"format": _FORMAT, **plain, **self.confidence.to_dict()})
 
-    @property
-    def thresholds(self) -> dict[str, float] | None:
-        """The score thresholds by class name; None if the run was never evaluated."""
-        return self.confidence.thresholds
-
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], name: str) -> Manifest:
         """Settings from the metadata of an ONNX file.

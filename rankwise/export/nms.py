@@ -44,13 +44,13 @@ def find_detections(
         chosen.append(index)
     index = np.concatenate(chosen)
     height, width = size
-    cut = np.clip(boxes[index // classes], 0, np.array([width, height] * 2, dtype=np.float32))
-    cut = cut * np.array([original_size[1] / width, original_size[0] / height] * 2, dtype=np.float32)
-    real = (cut[:, 2] > cut[:, 0]) & (cut[:, 3] > cut[:, 1])
-    cut, values, labels = cut[real], flat[index[real]], index[real] % classes
+    clipped = np.clip(boxes[index // classes], 0, np.array([width, height] * 2, dtype=np.float32))
+    clipped = clipped * np.array([original_size[1] / width, original_size[0] / height] * 2, dtype=np.float32)
+    real = (clipped[:, 2] > clipped[:, 0]) & (clipped[:, 3] > clipped[:, 1])
+    clipped, values, labels = clipped[real], flat[index[real]], index[real] % classes
     group = labels if settings.per_class else np.zeros_like(labels)
-    kept = grouped_nms(cut, values, group, settings.nms_threshold)[: settings.max_detections]
-    found = vote(cut, values, group, kept, settings.voting_sigma) if settings.score_voting else cut[kept]
+    kept = grouped_nms(clipped, values, group, settings.nms_threshold)[: settings.max_detections]
+    found = vote(clipped, values, group, kept, settings.voting_sigma) if settings.score_voting else clipped[kept]
     return {"boxes": found, "scores": values[kept], "labels": labels[kept]}
 
 

@@ -1,4 +1,4 @@
-"""Suppression in ONNX: the nodes that turn scores and boxes of all anchors into detections."""
+"""NMS in ONNX: the nodes from scores and boxes of all anchors to detections."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Any
 
 from rankwise.models.settings import PostprocessSettings
 
-#: Names of what the nodes take and give.
-TAKES = ("scores", "boxes", "levels", "sizes")
-GIVES = ("detection_boxes", "detection_scores", "detection_labels", "num_detections")
+#: Names of the inputs and outputs.
+INPUTS = ("scores", "boxes", "levels", "sizes")
+OUTPUTS = ("detection_boxes", "detection_scores", "detection_labels", "num_detections")
 
 
 def nms_graph(settings: PostprocessSettings, classes: int, levels: int) -> Any:
     """The nodes as an ONNX graph, for opset 18 and later.
 
-    They do what ``rankwise.models.postprocess`` does, without voting and in pixels of the network's image: the best
-    samples of each level, boxes cut to the image, suppression by ONNX's operator, the best of each image.
+    Equivalent to ``rankwise.models.postprocess`` without score voting, in pixels of the input image: the best samples
+    of each level, boxes clipped to the image, NMS by the ONNX operator, the best detections of each image.
 
     Args:
-        settings: Thresholds and numbers.
-        classes: How many classes there are.
-        levels: How many levels there are.
+        settings: The post-processing settings.
+        classes: Number of classes.
+        levels: Number of pyramid levels.
     """
     import onnx.parser
 
     return onnx.parser.parse_graph(
         f"""
-        suppression (float[B, A, {classes}] scores, float[B, A, 4] boxes, int64[A] levels, int64[B, 2] sizes) => (
+        nms (float[B, A, {classes}] scores, float[B, A, 4] boxes, int64[A] levels, int64[B, 2] sizes) => (
             float[batch, detections, 4] detection_boxes, float[batch, detections] detection_scores,
             int64[batch, detections] detection_labels, int64[batch] num_detections)
         {{
@@ -63,7 +63,7 @@ _CONSTANTS = """
     nms_iou = Constant <value_float = {s.nms_threshold:.9f}> ()
 """
 
-# The best samples, pairs of anchor and class, of one level.
+# The best samples (pairs of anchor and class) of one level.
 _LEVEL = """
     nms_number_{level} = Constant <value_int = {level}> ()
     nms_here_{level} = Equal (levels, nms_number_{level})
@@ -79,7 +79,7 @@ _LEVEL = """
     nms_sample_{level} = Add (nms_index_{level}, nms_before_{level})
 """
 
-# Their boxes, cut to the image; what has no score or no area left gets the score -1.
+# Their boxes, clipped to the image; samples below the threshold or without area get the score -1.
 _CANDIDATES = """
     nms_anchor = Div (nms_sample, nms_classes)
     nms_label = Mod (nms_sample, nms_classes)
@@ -101,7 +101,7 @@ _CANDIDATES = """
     nms_values = Unsqueeze (nms_value, nms_axis_1)
 """
 
-# Each candidate has a score in its own class alone, [B, C, K].
+# Scores [B, C, K]: each candidate has a score only in its own class.
 _BY_CLASS = """
     nms_list = Constant <value_ints = [{list}]> ()
     nms_column = Unsqueeze (nms_list, nms_axis_last)
@@ -113,14 +113,14 @@ _TOGETHER = """
     nms_by_class = Identity (nms_values)
 """
 
-# What suppression leaves, put back into the rows of its images and sorted there.
+# The kept candidates, scattered to the rows of their images and sorted.
 _DETECTIONS = """
     nms_selected = NonMaxSuppression (nms_boxes, nms_by_class, nms_most, nms_iou, nms_above_none)
-    nms_place = Gather <axis = 1> (nms_selected, nms_image_and_sample)
-    nms_kept = GatherND (nms_value, nms_place)
+    nms_position = Gather <axis = 1> (nms_selected, nms_image_and_sample)
+    nms_kept = GatherND (nms_value, nms_position)
     nms_shape = Shape (nms_value)
     nms_empty = Expand (nms_none, nms_shape)
-    nms_left = ScatterND (nms_empty, nms_place, nms_kept)
+    nms_left = ScatterND (nms_empty, nms_position, nms_kept)
     nms_width = Shape <start = 1, end = 2> (nms_value)
     nms_detections = Min (nms_width, nms_most)
     nms_top, nms_at = TopK <axis = 1> (nms_left, nms_detections)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rankwise.export.calibration_graph import calibrate_anchors, calibrate_detections
 from rankwise.export.comparison import compare, compare_detections, shapes_to_check
 from rankwise.export.manifest import KEY, Manifest
-from rankwise.export.nms_graph import GIVES, TAKES, nms_graph
+from rankwise.export.nms_graph import INPUTS, OUTPUTS, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.files.writing import explained, make_folder
 from rankwise.models import Detector, ModelError, weights
@@ -76,7 +76,7 @@ def export_detector(
         out: The file.
         nms: Whether NMS is part of the file.
         opset: Version of ONNX's operators.
-        console: Where to say how far the file is from the original.
+        console: Where to print the differences between file and detector.
     """
     console = console or Console(quiet=True)
     _require_packages()
@@ -84,7 +84,7 @@ def export_detector(
     detector = detector.eval()
     make_folder(out.parent)
     with explained(out), tempfile.TemporaryFile(dir=out.parent):
-        pass  # fail now and not after a minute
+        pass  # fail before the export, which takes a minute
     console.print("exporting; this takes about a minute …")
     return write_checked(detector, trace(detector, opset), out, nms, console)
 
@@ -123,10 +123,10 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
 
     Args:
         detector: The detector.
-        network: What ``trace`` gave.
+        network: The result of :func:`trace`.
         out: The file.
-        nms: Whether suppression shall be part of it.
-        console: Where to say how far the file is from the original.
+        nms: Whether NMS is part of the file.
+        console: Where to print the differences between file and detector.
     """
     import onnx
 
@@ -161,10 +161,10 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
 
 
 def with_calibration(network: Any, detector: Detector) -> Any:
-    """A traced network whose output ``scores`` is calibrated, with ``raw_scores`` beside it, if there is a calibration.
+    """A traced network with the outputs ``scores``, calibrated, and ``raw_scores``; unchanged without a calibration.
 
     Args:
-        network: What ``trace`` gave.
+        network: The result of :func:`trace`.
         detector: The detector.
     """
     import onnx
@@ -181,7 +181,7 @@ def with_nms(network: Any, detector: Detector) -> Any:
     """A traced network followed by NMS.
 
     Args:
-        network: What ``trace`` gave.
+        network: The result of :func:`trace`.
         detector: The detector, for its settings.
     """
     import onnx
@@ -191,12 +191,12 @@ def with_nms(network: Any, detector: Detector) -> Any:
     model = onnx.ModelProto()
     model.CopyFrom(network)
     model.graph.node.extend(tail.node)
-    model.graph.input.extend(value for value in tail.input if value.name == TAKES[-1])
+    model.graph.input.extend(value for value in tail.input if value.name == INPUTS[-1])
     del model.graph.output[:]
     model.graph.output.extend(tail.output)
     if detector.confidence.calibration is not None:
         calibrate_detections(model.graph, detector.confidence.calibration)
-    assert [value.name for value in tail.output] == list(GIVES)
+    assert [value.name for value in tail.output] == list(OUTPUTS)
     onnx.checker.check_model(model)
     return model
 

@@ -59,7 +59,7 @@ class OnnxDetector:
     def _check_labels(self, highest: int, path: object = "this model", exactly: bool = False) -> None:
         if highest >= len(self.classes) or (exactly and highest + 1 < len(self.classes)):
             raise ModelError(
-                f"{shown(path)}: it names {len(self.classes)} classes, but its network gives label {highest}. "
+                f"{shown(path)}: it has {len(self.classes)} classes, but its network returns label {highest}. "
                 "Export the run again"
             )
 
@@ -85,8 +85,8 @@ class OnnxDetector:
 
         Args:
             images: The path of an image file, a PIL image, an array [H, W, 3] of bytes or a tensor [3, H, W] of bytes
-                or of floats from 0 to 1; a list of such, which is answered by a list; or a folder or a pattern such as
-                ``photos/*.jpg``, answered by a dictionary with the path of each image.
+                or of floats from 0 to 1; a list of these, for a list of results; or a folder or glob such as
+                ``photos/*.jpg``, for a dictionary of results by path.
             threshold: The minimum score. By default, each class has the threshold with its best F1.
             precision: The desired precision, such as 0.9, instead of a threshold.
             calibrated: False returns raw scores.
@@ -114,7 +114,7 @@ class OnnxDetector:
             batch, size = prepare(image, manifest.input)
             original = (image.shape[0], image.shape[1])
             if manifest.nms == "inside":
-                found = self._suppressed(batch, size, original)
+                found = self._predict_with_nms_inside(batch, size, original)
             else:
                 name = "scores" if score_map is None else "raw_scores"
                 scores, boxes, levels = self._session.run([name, "boxes", "levels"], {"images": batch})
@@ -122,7 +122,9 @@ class OnnxDetector:
             results.append(select(found))
         return results if several else results[0]
 
-    def _suppressed(self, batch: np.ndarray, size: tuple[int, int], original: tuple[int, int]) -> dict[str, np.ndarray]:
+    def _predict_with_nms_inside(
+        self, batch: np.ndarray, size: tuple[int, int], original: tuple[int, int]
+    ) -> dict[str, np.ndarray]:
         raw = "detection_scores" if self.manifest.confidence.calibration is None else "raw_detection_scores"
         boxes, scores, labels, count = self._session.run(
             ["detection_boxes", raw, "detection_labels", "num_detections"],
@@ -149,12 +151,12 @@ def open_session(path: Path, device: str = "cpu", threads: int | None = None) ->
     if not path.is_file():
         raise ModelError(f"{path}: no such file")
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors only: warnings are about the graph, which the user has not written
+    options.log_severity_level = 3  # errors only: warnings are about the graph, which users did not write
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
         return onnxruntime.InferenceSession(path, options, providers=_providers(device, onnxruntime))
-    except Exception as error:  # onnxruntime has a class of its own for each kind of fault
+    except Exception as error:  # onnxruntime has many exception classes
         if isinstance(error, ModelError):
             raise
         raise ModelError(f"{path} is not an ONNX model, or damaged ({str(error).splitlines()[0]})") from error
@@ -173,8 +175,8 @@ def prepare(image: np.ndarray, settings: InputSettings) -> tuple[np.ndarray, tup
     if (height, width) != image.shape[:2]:
         # Pillow uses antialiasing for downscaling, like the resizing during training.
         image = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
-    colour = np.array(settings.mean_colour, dtype=np.uint8)[:, None, None]
-    batch = np.broadcast_to(colour, (1, 3, *padded_size([(height, width)], settings.divisor))).copy()
+    color = np.array(settings.mean_colour, dtype=np.uint8)[:, None, None]
+    batch = np.broadcast_to(color, (1, 3, *padded_size([(height, width)], settings.divisor))).copy()
     batch[0, :, :height, :width] = image.transpose(2, 0, 1)
     return batch, (height, width)
 

@@ -1,5 +1,5 @@
-"""Ranking losses for detectors of other libraries: one call makes a model train by ranking.
+"""Ranking losses for the detectors of other libraries: one call makes a model train by ranking.
 
-``rankwise.integrations.torchvision`` for RetinaNet, FCOS, SSD and SSDLite, ``rankwise.integrations.transformers`` for
-the DETR family. Nothing is imported here: a library is only needed by its own module.
+``torchvision`` for RetinaNet, FCOS, SSD and SSDLite, ``transformers`` for the DETR family, ``ultralytics`` for YOLO,
+and ``rfdetr`` for RF-DETR. Each module needs its library; this package imports none of them.
 """

@@ -1,4 +1,4 @@
-"""Shifts the class biases of a model trained by ranking, so that default thresholds work."""
+"""Shifts the class biases of a model trained by ranking, so that its default threshold works."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None)
 
     Raises:
         TypeError: If the model is not supported.
-        ValueError: If the model reports a softmax, or has no correct detection in these images.
+        ValueError: If the model has softmax scores, or has no correct detection in these images.
     """
     kind = _kind(model)
     threshold = kind.threshold if threshold is None else threshold
@@ -72,12 +72,12 @@ def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None)
                 {"id": len(annotations) + 1, "image_id": number, "category_id": label, "bbox": box, **area}
             )
     if not annotations:
-        raise ValueError("the loader has no image with objects, so a threshold cannot be chosen")
+        raise ValueError("no image of the loader has objects, so a threshold cannot be chosen")
     ground_truth = {"images": [{"id": number} for number in detections], "annotations": annotations}
     matches = match(detection_table(detections), object_table(ground_truth, list(range(labels))))
     best = best_thresholds(matches, [str(label) for label in range(labels)]).overall
     if not best.f1:
-        raise ValueError("the model finds no object of these images at any threshold; train it first")
+        raise ValueError("the model has no correct detection in these images at any threshold; train it first")
     shift = _logit(threshold ** (1 / kind.power)) - _logit(best.score ** (1 / kind.power))
     for bias in kind.biases:
         bias.add_(shift)
@@ -104,7 +104,7 @@ def _torchvision(model: Any) -> _Kind:
     from torchvision.models.detection import FCOS, RetinaNet
 
     if not isinstance(model, RetinaNet | FCOS):
-        raise ValueError(f"{type(model).__name__} reports a softmax, where no constant shifts all scores equally")
+        raise ValueError(f"{type(model).__name__} has softmax scores, which a constant does not shift equally")
     if isinstance(model, FCOS) and bool(model.head.regression_head.bbox_ctrness.weight.any()):
         raise ValueError("this FCOS multiplies its scores by centerness; train it with use_ranking, which removes it")
 
@@ -128,7 +128,7 @@ def _transformers(model: Any) -> _Kind:
         {id(layer.bias): layer.bias for layer in layers if layer.out_features == model.config.num_labels}.values()
     )
     if not biases:
-        raise ValueError(f"{type(model).__name__} has no sigmoid scores of fixed classes that a constant would shift")
+        raise ValueError(f"{type(model).__name__} has no sigmoid scores of fixed classes to shift")
 
     def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
         training = model.training

@@ -25,8 +25,7 @@ def use_ranking(model: Given, loss: Loss | None = None) -> Given:
     change.
 
     Args:
-        model: An ``RFDETRNano()`` or another of its models, or what has the criterion: an ``RFDETRModelModule``, or a
-            ``SetCriterion`` itself.
+        model: An ``RFDETRNano()`` or another model of rfdetr, an ``RFDETRModelModule``, or a ``SetCriterion``.
         loss: Any loss of ``rankwise.losses``; APE loss by default.
 
     Raises:
@@ -48,7 +47,7 @@ def use_ranking(model: Given, loss: Loss | None = None) -> Given:
 
 
 def _train(own: Any, model: Any, loss: Loss, **settings: Any) -> Any:
-    """The model's own training; it makes its Lightning module inside, which here gets the ranking loss."""
+    """The training of the model; the Lightning module that it creates gets the ranking loss."""
     from rfdetr import training
 
     kind = training.RFDETRModelModule
@@ -60,7 +59,7 @@ def _train(own: Any, model: Any, loss: Loss, **settings: Any) -> Any:
 
 
 def _ranking_class(base: Any) -> Any:
-    """The subclass of its criterion that ranks: compiled training leaves the losses of subclasses alone."""
+    """A subclass of the criterion with a ranking loss: compiled training does not replace the losses of subclasses."""
 
     class RankingCriterion(base):
         ranking: Loss
@@ -79,7 +78,7 @@ def _ranking_class(base: Any) -> Any:
             pairs = [(target, matched) for target, (_, matched) in zip(targets, indices, strict=True)]
             kinds = torch.cat([target["labels"][matched] for target, matched in pairs])
             truth = torch.cat([target["boxes"][matched] for target, matched in pairs]).to(boxes)
-            valid = self._matched_valid_mask(targets, indices)  # the filler of padded targets is background
+            valid = self._matched_valid_mask(targets, indices)  # padding in the targets is background
             if valid is not None:
                 kinds = torch.where(valid.bool(), kinds, classes)
             labels = torch.full(logits.shape[:2], classes, device=logits.device)

@@ -23,7 +23,7 @@ def log_odds(logits: Tensor, background: int) -> Tensor:
     is_peak = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, peak, True)
     relative = logits - logits.gather(-1, peak)
     powers = relative.exp()
-    # The sum of all others, by subtraction where the largest stays in it: there it loses no digits.
+    # The sum over all other classes, by subtraction if it contains the largest term, which then loses no precision.
     rest = (powers.sum(-1, keepdim=True) - powers).masked_fill(is_peak, 1.0).log()
     rest_of_peak = relative.masked_fill(is_peak, -torch.inf).logsumexp(-1, keepdim=True)
     odds = relative - torch.where(is_peak, rest_of_peak, rest)

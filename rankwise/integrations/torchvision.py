@@ -21,10 +21,10 @@ from rankwise.types import Predictions, Target
 
 Model = TypeVar("Model", RetinaNet, FCOS, SSD)
 
-#: FCOS's anchors are one stride wide; assigners compare them with objects, and want them as large as ATSS has them.
+#: The anchors of FCOS are one stride wide. Assigners compare anchors with objects and expect the size used by ATSS.
 FCOS_ANCHOR_SCALE = 8.0
 
-#: A logit whose sigmoid is 1 in every precision.
+#: A logit whose sigmoid is practically 1.
 CERTAIN = 20.0
 
 
@@ -80,10 +80,10 @@ def use_ranking(
 
 
 class _Ranking:
-    """Stands in for a model's ``compute_loss``. No module of its own, so that the model's state dict stays as it is.
+    """Replaces ``compute_loss`` of a model. Not a module, so that the state dict of the model does not change.
 
     Args:
-        model: Whose.
+        model: The model.
         criterion: Assigner, ranking loss and box loss.
     """
 
@@ -96,7 +96,7 @@ class _Ranking:
         self.level_sizes: tuple[int, ...] = ()
 
     def see_levels(self, head: nn.Module, inputs: tuple[Sequence[Tensor]]) -> None:
-        """Remembers how many anchors each level has: the head sees the levels, ``compute_loss`` no longer does."""
+        """Stores the number of anchors per level, which ``compute_loss`` cannot see."""
         sizes = zip(inputs[0], self.per_location, strict=True)
         self.level_sizes = tuple(level.shape[-2] * level.shape[-1] * count for level, count in sizes)
 
@@ -104,7 +104,7 @@ class _Ranking:
         self, targets: list[Target], head_outputs: dict[str, Tensor], anchors: list[Tensor], *matching: Any
     ) -> dict[str, Tensor]:
         logits, codes = head_outputs["cls_logits"].float(), head_outputs["bbox_regression"].float()
-        grid = anchors[0]  # the images of a batch are padded to one size and so share their anchors
+        grid = anchors[0]  # the images of a batch have the same padded size and therefore the same anchors
         boxes = _decode(self.box_coder, codes, grid)
         if self.softmax:
             logits = log_odds(logits, background=0)
@@ -117,20 +117,20 @@ class _Ranking:
 
 
 def _decode(coder: Any, codes: Tensor, anchors: Tensor) -> Tensor:
-    """Boxes of a batch of codes [B, A, 4]."""
+    """Decodes boxes from a batch of codes [B, A, 4]."""
     repeated = anchors.repeat(len(codes), 1)
-    decode = getattr(coder, "decode_single", coder.decode)  # the two coders of torchvision name it differently
+    decode = getattr(coder, "decode_single", coder.decode)  # torchvision has two box coders with different method names
     return decode(codes.flatten(0, 1), repeated).view_as(codes)
 
 
 def _scaled(boxes: Tensor, factor: float) -> Tensor:
-    """Boxes around the same centres, so many times as wide and high."""
+    """Boxes with the same centers, scaled in width and height."""
     centres = box_convert(boxes, "xyxy", "cxcywh")
     return box_convert(torch.cat([centres[:, :2], centres[:, 2:] * factor], dim=1), "cxcywh", "xyxy")
 
 
 def _without_background(targets: list[Target]) -> list[Target]:
-    """Targets with labels that begin at 0, where SSD's begin at 1."""
+    """Targets with labels from 0, where those of SSD start at 1."""
     for number, target in enumerate(targets):
         if bool((target["labels"] < 1).any()):
             raise ValueError(f"target {number} of the batch has label 0: in SSD this is background, classes start at 1")

@@ -1,4 +1,4 @@
-"""Train Hugging Face transformers' detectors by ranking: RT-DETR, D-FINE, deformable DETR and their kin."""
+"""Train the detectors of Hugging Face transformers by ranking: RT-DETR, D-FINE, Deformable DETR and similar models."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=PreTrainedModel)
 
-#: What the criteria of transformers call their classification losses, and the name under which each reports its value.
+#: The classification losses of the criteria in transformers, with the names of their values in the loss dict.
 CLASSIFICATION = {"labels": "loss_ce", "vfl": "loss_vfl", "focal": "loss_focal", "bce": "loss_bce", "mal": "loss_mal"}
 
 #: A matched query is positive even if its box misses the object.
@@ -42,10 +42,10 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0, kee
     IoU of its predicted box as quality; all others are negatives.
 
     Every output with a classification loss is ranked separately: the last decoder layer, the auxiliary layers, the
-        encoder proposals and the denoising queries, where queries with little noise rank above those with so much noise
-        that they count as background. Query groups (LW-DETR, RF-DETR) are ranked separately, and the loss is their
-        mean. For models with a softmax and a background class (DETR, YOLOS), the log-odds are ranked. For models that
-        score text tokens (Grounding DINO), the tokens of the class of a matched query are the positives.
+    encoder proposals and the denoising queries, where queries with little noise rank above those with so much noise
+    that they count as background. Query groups (LW-DETR, RF-DETR) are ranked separately, and the loss is their mean.
+    For models with a softmax and a background class (DETR, YOLOS), the log-odds are ranked. For models that score text
+    tokens (Grounding DINO), the tokens of the class of a matched query are the positives.
 
     A batch without objects has no denoising queries, so they may exist in only some processes. Each process therefore
     ranks its own denoising queries, even with ``scope="world"``.
@@ -58,8 +58,8 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0, kee
         keep: Weight of the original classification loss; 0 removes it.
 
     Raises:
-        TypeError: If the model is not a detector of transformers, or of a kind whose loss cannot be replaced, or if
-            ``loss`` is not a loss.
+        TypeError: If the model is not a detector of transformers, if its loss cannot be replaced, or if ``loss`` is not
+            a loss.
     """
     loss = APELoss() if loss is None else check_loss(loss)
     own = getattr(model, "loss_function", None)
@@ -67,21 +67,21 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0, kee
         own = own.own
     if not isinstance(own, FunctionType) or not _criteria(own):
         raise TypeError(
-            "use_ranking takes a detector of transformers that leaves its loss to a criterion, such as RT-DETR, D-FINE "
-            f"or deformable DETR, not a {type(model).__name__}"
+            "use_ranking takes a detector of transformers with a criterion, such as RT-DETR, D-FINE or deformable "
+            f"DETR, not a {type(model).__name__}"
         )
     model.loss_function = _RankingFunction(own, loss, weight, keep)
     return model
 
 
 class _RankingFunction:
-    """Stands in for a model's loss function. No module, so that the model's state dict stays as it is.
+    """Replaces the loss function of a model. Not a module, so that the state dict of the model does not change.
 
     Args:
-        own: The model's own loss function.
-        loss: What replaces the classification loss.
-        weight: Factor on it.
-        keep: Factor on the classification loss itself.
+        own: The original loss function of the model.
+        loss: The loss that replaces the classification loss.
+        weight: Weight of the loss.
+        keep: Weight of the original classification loss.
     """
 
     def __init__(self, own: FunctionType, loss: Loss, weight: float, keep: float) -> None:
@@ -90,10 +90,10 @@ class _RankingFunction:
         self.weight = weight
         self.keep = keep
 
-    @eager  # the copied function is a new one in every call: a compiler would compile the model in every step
+    @eager  # every call creates a new function, so a compiler would recompile the model in every step
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # The function makes a new criterion in every call, so there is none to change beforehand. A copy of the
-        # function finds ours under the criterion's name, and all other models keep theirs.
+        # The original function creates a new criterion in every call, so there is none to change in advance. A copy of
+        # the function with other globals creates ours instead, and other models are not affected.
         ours = {name: partial(self.criterion, kind) for name, kind in _criteria(self.own).items()}
         names = {**self.own.__globals__, **ours}
         copy = FunctionType(self.own.__code__, names, self.own.__name__, self.own.__defaults__, self.own.__closure__)
@@ -101,7 +101,7 @@ class _RankingFunction:
         return copy(*args, **kwargs)
 
     def criterion(self, kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The model's own criterion with another classification loss."""
+        """The original criterion of the model with another classification loss."""
         criterion = kind(*args, **kwargs)
         criterion.get_loss = partial(self.get_loss, criterion, criterion.get_loss)
         if hasattr(criterion, "get_cdn_matched_indices"):
@@ -119,7 +119,7 @@ class _RankingFunction:
         *args: Any,
         **kwargs: Any,
     ) -> dict[str, Tensor]:
-        """One of the criterion's losses for one of the model's outputs, as its ``get_loss``."""
+        """One loss for one output of the model; replaces ``get_loss`` of the criterion."""
         if name not in CLASSIFICATION:
             return own(name, outputs, targets, indices, *args, **kwargs)
         denoising = indices is getattr(criterion, "denoising", None)
@@ -149,7 +149,7 @@ class _RankingFunction:
             targets: ``class_labels`` and ``boxes``, one per image.
             indices: The matched queries and their objects, one per image.
             classes: C.
-            groups: Number of query groups, each ranked by itself.
+            groups: Number of query groups, which are ranked separately.
         """
         logits, boxes = outputs["logits"].float(), outputs["pred_boxes"].detach().float()
         if logits.shape[-1] == classes + 1:
@@ -168,11 +168,11 @@ class _RankingFunction:
     def ranking_of_tokens(
         self, outputs: dict[str, Any], targets: list[dict[str, Tensor]], indices: list[Match]
     ) -> Tensor:
-        """The ranking loss of a model that scores queries by the tokens of a text: all tokens of a class are positive.
+        """The ranking loss of a model that scores text tokens: all tokens of the class of a matched query are positive.
 
         Args:
-            outputs: ``logits`` [B, Q, T], ``pred_boxes`` [B, Q, 4], ``text_mask``, which tokens there are, [B, *, T],
-                and ``label_maps``, the tokens of each image's classes, [classes, T].
+            outputs: ``logits`` [B, Q, T], ``pred_boxes`` [B, Q, 4], ``text_mask``, the valid tokens, [B, *, T], and
+                ``label_maps``, the tokens of the classes of each image, [classes, T].
             targets: ``class_labels`` and ``boxes``, one per image.
             indices: The matched queries and their objects, one per image.
         """
@@ -188,7 +188,7 @@ class _RankingFunction:
 def _matched(
     boxes: Tensor, targets: list[dict[str, Tensor]], indices: list[Match]
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
-    """Image and query of each match, its class, and the IoU of the query's box with its object's."""
+    """Image and query of each match, its class, and the IoU of the predicted box with the object."""
     image = torch.cat([torch.full_like(query, number) for number, (query, _) in enumerate(indices)]).to(boxes.device)
     query = torch.cat([query for query, _ in indices]).to(boxes.device)
     pairs = list(zip(targets, (matched for _, matched in indices), strict=True))
@@ -198,20 +198,20 @@ def _matched(
 
 
 def _remember(criterion: Any, own: Callable[..., list[Match]], *args: Any) -> list[Match]:
-    """The matches of denoising queries, by which their outputs are known later."""
+    """Stores the matches of denoising queries in the criterion, to recognize their outputs later."""
     criterion.denoising = own(*args)
     matches: list[Match] = criterion.denoising
     return matches
 
 
 def _group_slices(queries: int, groups: int) -> list[slice]:
-    """The queries of each group, as the matcher of LW-DETR divides them; what remains goes to the last group."""
+    """The queries of each group as in the matcher of LW-DETR; the remainder goes to the last group."""
     size = queries // groups
     return [slice(number * size, queries if number == groups - 1 else (number + 1) * size) for number in range(groups)]
 
 
 def _criteria(function: FunctionType) -> dict[str, Callable[..., Any]]:
-    """The criteria that a loss function of transformers makes, by the name it calls them."""
+    """The criterion classes that a loss function of transformers uses, by their name in it."""
     found = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     return {name: kind for name, kind in found.items() if isinstance(kind, type) and hasattr(kind, "get_loss")}
 

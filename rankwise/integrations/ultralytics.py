@@ -52,8 +52,8 @@ def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: 
 
 
 class RankingTerm(nn.Module):
-    """Stands in for ``criterion.bce``: called with logits and targets [B, A, C], it returns a scalar to be divided by
-    the sum of the targets."""
+    """Replaces ``criterion.bce``: called with logits and targets [B, A, C], it returns a scalar, which the criterion
+    divides by the sum of the targets."""
 
     def __init__(self, loss: Loss, keep: float, weight: float) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RankingTerm(nn.Module):
 
 
 class _Install:
-    """A callback for the time when trainer and model are ready; it can be pickled, for training on several GPUs."""
+    """A callback that replaces the loss before the training starts; it can be pickled, for training on several GPUs."""
 
     def __init__(self, loss: Loss, keep: float, weight: float) -> None:
         self.loss = loss
@@ -83,18 +83,18 @@ class _Install:
 
     def __call__(self, trainer: Any) -> None:
         if getattr(trainer.args, "cls_pw", 0):
-            raise ValueError("class weights (cls_pw) have no meaning in a ranking: leave cls_pw at 0")
+            raise ValueError("class weights (cls_pw) are not supported by ranking losses: leave cls_pw at 0")
         models = [getattr(trainer.model, "module", trainer.model)]
         if trainer.ema is not None:
             models.append(trainer.ema.ema)
         for model in models:
-            if getattr(model, "criterion", None) is None:  # resuming makes it before
+            if getattr(model, "criterion", None) is None:  # it already exists when resuming
                 model.criterion = model.init_criterion()
             criterion = model.criterion
             parts: list[Any] = [criterion, *(getattr(criterion, name, None) for name in ("one2many", "one2one"))]
             branches = [part for part in parts if hasattr(part, "bce")]
             if not branches:
-                raise TypeError(f"{type(criterion).__name__} has no cross entropy of classes to replace")
+                raise TypeError(f"{type(criterion).__name__} has no classification cross entropy to replace")
             for branch in branches:
                 branch.bce = RankingTerm(copy.deepcopy(self.loss), self.keep, self.weight)
         if not self.keep and getattr(trainer, "validator", None) is not None:

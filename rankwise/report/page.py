@@ -1,4 +1,4 @@
-"""One page of HTML that holds everything: numbers, pictures, style and script."""
+"""The report as one self-contained HTML file, with numbers, images, style and script."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rankwise.evaluation.results import EvaluatedRun
 from rankwise.files.names import message_of, shown
 from rankwise.files.writing import make_folder, write_text
 from rankwise.report import numbers
-from rankwise.report.error_types import DEFINITIONS, Kind
+from rankwise.report.error_types import DEFINITIONS, ErrorType
 from rankwise.report.findings import comparison, findings
 from rankwise.report.runs import ReportError, RunData, read_run, results_folder, run_data, run_names
 from rankwise.report.sheet import BUDGET, box_rows, choose_images, picture_rows
 
-#: The script's parts, in the order they need each other.
+#: The parts of the script, in the order of their dependencies.
 SCRIPTS = (
     "dom.js", "state.js", "chart.js", "density.js", "reliability.js", "overview.js", "training.js", "quality.js",
     "errors.js", "boxes.js", "sheet.js", "viewer.js", "main.js",
@@ -44,7 +44,7 @@ def write_report(
 
     Args:
         runs: Run folders. The first one is the baseline.
-        out: Output file; by default ``report.html`` beside the results, or in the current folder for several runs.
+        out: Output file; by default ``report.html`` next to the results, or in the current folder for several runs.
         images: Maximum number of images; those with the most errors are shown.
         data: The dataset, if it has moved, or another dataset.
         device: The device for evaluating a run without results.
@@ -64,22 +64,23 @@ def write_report(
     if images < 0:
         raise ReportError(f"--images {images}: must be 0 or more")
     opened = [read_run(run, name, data, device, split) for run, name in zip(folders, run_names(folders), strict=True)]
-    beside = folders[0] / results_folder(folders[0], data, split) if len(folders) == 1 else Path()
-    target = Path(out) if out else beside / "report.html"
+    folder = folders[0] / results_folder(folders[0], data, split) if len(folders) == 1 else Path()
+    target = Path(out) if out else folder / "report.html"
     make_folder(target.parent)
     _write(target, opened, images)
     return target
 
 
 def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> Path | None:
-    """Write ``report.html`` beside the results of an evaluation, and print where it is.
+    """Writes ``report.html`` next to the results of an evaluation and prints its path; returns the path.
 
-    What stands in the way is printed and not raised: by then a training may have taken days, and its results are there.
+    Errors are printed, not raised, and None is returned: the results of a training that may have taken days are already
+    saved.
 
     Args:
-        measured: What :func:`rankwise.evaluation.inference.evaluate_run` gave; None in processes other than the first.
-        again: A command that writes the report later.
-        images: The most images to show; those with most errors are chosen.
+        measured: The result of :func:`rankwise.evaluation.inference.evaluate_run`; None in processes other than rank 0.
+        again: A command that writes the report later, for the error message.
+        images: Maximum number of images; those with the most errors are shown.
     """
     if measured is None:
         return None
@@ -89,23 +90,23 @@ def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> P
         _write(target, [run_data(measured, *run_names([measured.run]))], images)
     except expected as error:
         why = message_of(error) or "out of memory"
-        print(f"no report: {why}\nAll results are written; for the report try: {shown(again)}", file=sys.stderr)
+        print(f"no report: {why}\nAll results are saved; to write the report, run: {shown(again)}", file=sys.stderr)
         return None
     print(f"report    {shown(target)}", flush=True)
     return target
 
 
 def _write(target: Path, runs: Sequence[RunData], images: int) -> None:
-    # A folder's name may hold bytes that are no text; in the title they become question marks.
+    # A folder name may contain bytes that are not valid text; they become question marks.
     write_text(target, render(page_data(runs, images)), errors="replace")
 
 
 def page_data(runs: Sequence[RunData], images: int = 100) -> dict[str, Any]:
-    """Everything that the page shows, as plain values.
+    """The contents of the page, as plain values.
 
     Args:
-        runs: The runs, opened.
-        images: The most images to show.
+        runs: The runs.
+        images: Maximum number of images.
     """
     keys = list(dict.fromkeys(run.dataset_key for run in runs))
     datasets = []
@@ -126,7 +127,7 @@ def page_data(runs: Sequence[RunData], images: int = 100) -> dict[str, Any]:
     return {
         "version": rankwise.__version__,
         "created": datetime.now().strftime("%Y-%m-%d %H:%M"),
-        "kinds": [{"key": kind.name.lower(), "definition": DEFINITIONS[kind]} for kind in Kind],
+        "types": [{"key": kind.name.lower(), "definition": DEFINITIONS[kind]} for kind in ErrorType],
         "comparison": comparison(runs),
         "datasets": datasets,
         "runs": [_run_data(run, keys.index(run.dataset_key), datasets) for run in runs],
@@ -157,11 +158,11 @@ def _run_data(run: RunData, dataset: int, datasets: Sequence[dict[str, Any]]) ->
 def render(data: dict[str, Any]) -> str:
     """The page as HTML.
 
-    Whatever comes from data travels as JSON in which no ``<`` occurs, and the script makes text of it, never HTML. A
-    content security policy allows this one script and no connection at all.
+    The data is embedded as JSON without any ``<``, and the script inserts it as text, never as HTML. The content
+    security policy allows this one script and no network connections.
 
     Args:
-        data: What :func:`page_data` gave.
+        data: The result of :func:`page_data`.
     """
     template = resources.files("rankwise.report") / "template"
     parts = [(template / name).read_text(encoding="utf-8") for name in SCRIPTS]
@@ -176,7 +177,7 @@ def render(data: dict[str, Any]) -> str:
         "data": plain.replace("<", "\\u003c"),
     }
     page = (template / "page.html").read_text(encoding="utf-8")
-    # In one pass over the template: what is put in is not looked through again.
+    # In one pass over the template, so that braces in inserted text are not replaced.
     pieces = page.split("{{")
     filled = [pieces[0]]
     for piece in pieces[1:]:

@@ -21,30 +21,30 @@ from rankwise.evaluation.results import EvaluatedRun, read_results, set_damaged_
 from rankwise.evaluation.thresholds import best_thresholds, with_intervals
 from rankwise.files.parsing import ParseError, parse_json, read_bytes, read_json
 from rankwise.models.score_map import ScoreMap
-from rankwise.report.error_types import Errors, Kind, ap50_gains, classify
+from rankwise.report.error_types import Errors, ErrorType, ap50_gains, classify
 
-#: A difference in AP between eval.json and the rounded boxes of the results file that few images explain, not more.
+#: Larger differences between the AP in eval.json and that of the rounded boxes in detections.json cause a warning.
 ROUNDING = 0.5
 
 
 class ReportError(ValueError):
-    """A run cannot be reported on; the message says why and what to do."""
+    """A run has no report; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A run, opened.
+    """A run with its evaluation, for a report.
 
     Attributes:
-        name: How the report calls it.
-        recipe: Its ``recipe.yaml``.
-        metrics: The lines of its ``metrics.jsonl``; empty if there is none.
-        dataset: What it was measured on, without a transform.
-        dataset_name: How the report calls that.
-        dataset_key: Equal for runs that were measured on the same images and annotations.
-        evaluation: What it is worth.
-        errors: Its mistakes, by kind.
-        notes: What a reader should know before trusting the numbers.
+        name: Its name in the report.
+        recipe: The contents of ``recipe.yaml``.
+        metrics: The lines of ``metrics.jsonl``; empty if there is no such file.
+        dataset: The evaluated dataset, without a transform.
+        dataset_name: The name of the dataset in the report.
+        dataset_key: Equal for runs that were evaluated on the same images and annotations.
+        evaluation: The evaluation.
+        errors: The errors by type.
+        notes: Warnings about the numbers.
     """
 
     name: str
@@ -59,27 +59,27 @@ class RunData:
 
     @property
     def classes(self) -> list[str]:
-        """Class names, each of them once."""
+        """Class names without repetitions."""
         return unique_names(self.dataset.classes, self.dataset.category_ids)
 
     @cached_property
-    def gains(self) -> dict[Kind, float | None]:
-        """What each kind of error costs in AP50."""
+    def gains(self) -> dict[ErrorType, float | None]:
+        """The cost of each error type in AP50."""
         return ap50_gains(self.errors, len(self.classes))
 
 
 def read_run(run: Path, name: str, data: str | None = None, device: str = "auto", split: str | None = None) -> RunData:
-    """Read a run and its results; one that was never evaluated, or whose results are gone, is evaluated first.
+    """Reads a run and its results. A run without results is evaluated first.
 
     Args:
-        run: Its folder.
-        name: How the report calls it.
-        data: Where its dataset is now, if it has moved, or another dataset.
-        device: Where to compute, if it has to be evaluated.
-        split: Another split than the run's validation split.
+        run: The run folder.
+        name: Its name in the report.
+        data: The dataset, if it has moved, or another dataset.
+        device: The device for evaluating a run without results.
+        split: Another split; the validation split of the run by default.
 
     Raises:
-        ReportError: This is no run, or it has nothing to report yet.
+        ReportError: If this is not a run, or it has nothing to report yet.
     """
     if not (run / "recipe.yaml").is_file():
         raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
@@ -92,17 +92,17 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
             f"{run}: nothing to report yet: it has neither results (eval.json, detections.json) nor best.safetensors, "
             f"which the first evaluation of a training writes; resume with: rankwise train --resume {run}"
         )
-    from rankwise.evaluation.inference import evaluate_run  # with a detector and all that it needs
+    from rankwise.evaluation.inference import evaluate_run  # slow to import
 
     return run_data(evaluate_run(run, data=data, device=device, split=split, out=folder), name)
 
 
 def run_data(measured: EvaluatedRun, name: str) -> RunData:
-    """What a report says about a run that has been measured.
+    """An evaluated run for a report.
 
     Args:
         measured: The run, its dataset and its evaluation.
-        name: How the report calls it.
+        name: Its name in the report.
     """
     metrics, dataset, settings = measured.run / "metrics.jsonl", measured.dataset, measured.settings
     evaluation, notes = measured.evaluation, _notes(measured, metrics.is_file())
@@ -127,7 +127,7 @@ def run_data(measured: EvaluatedRun, name: str) -> RunData:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``; one that a kill cut off is left out.
+    """The lines of a ``metrics.jsonl``. Incomplete lines, as a killed process leaves, are skipped.
 
     Args:
         path: The file.
@@ -144,7 +144,7 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
 
 
 def run_names(runs: Sequence[Path]) -> list[str]:
-    """A short name for each run: its folder's, with as many folders above it as it takes to tell them apart."""
+    """A short, unique name per run: the name of its folder, with parent folders if names are the same."""
     parts = [run.resolve().parts for run in runs]
     names = []
     for own in parts:
@@ -156,14 +156,14 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 
 def results_folder(run: Path, data: str | None, split: str | None) -> str:
-    """Where in a run's folder its results on some images are."""
+    """The subfolder of a run with its results on a dataset and split."""
     section = read_section(run, "data")
     moved = data is not None and not Path(str(section.get("path"))).exists()
     return results_subfolder(section, section.get("path") if moved or data is None else data, split)
 
 
 def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | None) -> EvaluatedRun:
-    """A run measured again from the detections that an evaluation has left in a folder."""
+    """The evaluation of a run, recomputed from the detections in a results folder."""
     settings, dataset = open_run(run, data, split)
     try:
         found = read_results(folder / "detections.json", dataset.category_ids)
@@ -177,7 +177,7 @@ def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | Non
 
 
 def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence[int]) -> Evaluation:
-    """The evaluation by the calibration that ``eval.json`` holds; in raw scores if there is none."""
+    """The evaluation with the calibration in ``eval.json``; with raw scores if there is none."""
     try:
         values = json.loads((run / "eval.json").read_text(encoding="utf-8"))
         if values.get("calibration") is None:
@@ -201,8 +201,8 @@ def _notes(measured: EvaluatedRun, has_metrics: bool) -> list[str]:
     now = evaluation.ap
     if then is not None and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):
         notes.append(
-            f"eval.json says AP {then:.1f}, the detections give {now:.1f}: dataset or detections have changed since. "
-            "`rankwise eval` evaluates again."
+            f"AP is {then:.1f} in eval.json but {now:.1f} from detections.json: the dataset or the detections have "
+            "changed. To evaluate again, run `rankwise eval`."
         )
     if given:
         notes.append(
@@ -210,7 +210,7 @@ def _notes(measured: EvaluatedRun, has_metrics: bool) -> list[str]:
             "of the run, which were chosen on its validation images, are in eval.json."
         )
     if evaluation.calibration is None:
-        notes.append("The scores are raw, not probabilities. `rankwise eval` fits their calibration.")
+        notes.append("The scores are raw, not probabilities. To calibrate them, run `rankwise eval`.")
     if not has_metrics:
         notes.append("There is no metrics.jsonl, so there are no training curves.")
     return notes

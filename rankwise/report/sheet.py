@@ -1,4 +1,4 @@
-"""The images of a report: the worst ones, small enough for a page, with all boxes and what became of each."""
+"""The images of a report: those with the most errors, reduced in size, with all boxes and their error types."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from PIL import Image
 
 from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import DataError
-from rankwise.report.error_types import Errors, Kind
-from rankwise.report.numbers import score_text
+from rankwise.report.error_types import Errors, ErrorType
+from rankwise.report.numbers import rounded_score
 from rankwise.report.runs import RunData
 
-#: Longest side of a picture in pixels, and its JPEG quality: enough to see what is wrong.
+#: Longer side of an image in pixels, and its JPEG quality.
 SIDE, QUALITY = 512, 82
 
-#: All pictures together take at most this many bytes, before they are written as text.
+#: Maximum number of bytes of all images together, before base64 encoding.
 BUDGET = 3_000_000
 
-#: Of an image, so many detections with the highest scores are in the page.
-DETECTIONS = 100
+#: Maximum number of detections per image; those with the highest scores are kept.
+MAX_DETECTIONS = 100
 
 
 def image_errors(run: RunData) -> NDArray[np.int64]:
-    """How many errors each image has at the run's chosen threshold, in the order of the dataset."""
+    """The number of errors of each image at the threshold with the best F1, in the order of the dataset."""
     errors, threshold = run.errors, run.evaluation.thresholds.overall.score
     matches = errors.matches
-    wrong = ~np.isin(errors.kind, (Kind.CORRECT, Kind.IGNORED)) & (matches.detections.scores >= threshold)
+    wrong = ~np.isin(errors.kind, (ErrorType.CORRECT, ErrorType.IGNORED)) & (matches.detections.scores >= threshold)
     missed = (np.maximum(errors.found_at, errors.covered_at) < threshold) & ~matches.objects.crowd
-    where = np.concatenate([matches.detections.image_ids[wrong], matches.objects.image_ids[missed]])
-    ids, counts = np.unique(where, return_counts=True)
-    number = dict(zip(ids.tolist(), counts.tolist(), strict=True))
-    return np.asarray([number.get(record.image_id, 0) for record in run.dataset.records], dtype=np.int64)
+    image_ids = np.concatenate([matches.detections.image_ids[wrong], matches.objects.image_ids[missed]])
+    ids, counts = np.unique(image_ids, return_counts=True)
+    number_of = dict(zip(ids.tolist(), counts.tolist(), strict=True))
+    return np.asarray([number_of.get(record.image_id, 0) for record in run.dataset.records], dtype=np.int64)
 
 
 def choose_images(runs: Sequence[RunData], limit: int) -> list[int]:
-    """Indices of the images with most errors over all runs, worst first, at most ``limit``.
+    """Indices of the images with the most errors over all runs, in descending order.
 
     Args:
         runs: Runs on the same dataset.
-        limit: The most images.
+        limit: Maximum number of images.
     """
     total = np.sum([image_errors(run) for run in runs], axis=0)
     return np.argsort(-total, kind="stable")[:limit].tolist()
 
 
 def picture_rows(dataset: DetectionDataset, indices: Sequence[int], budget: int = BUDGET) -> list[dict[str, Any]]:
-    """The pictures as data URIs with their objects, until the budget is used up.
+    """Images as data URIs with their objects, until the budget is used up.
 
-    An image that cannot be read any more has no picture, its boxes are there all the same.
+    An unreadable image is replaced by the error; its boxes are still listed.
 
     Args:
-        dataset: Where they come from.
-        indices: Which, the most important first.
-        budget: Bytes for all.
+        dataset: The dataset.
+        indices: Indices of the images, the most important first.
+        budget: Maximum number of bytes of all images together.
     """
     rows: list[dict[str, Any]] = []
     for index in indices:
@@ -97,26 +97,26 @@ def _jpeg(dataset: DetectionDataset, index: int) -> bytes:
 
 
 def box_rows(errors: Errors, image_id: int) -> dict[str, list[Any]]:
-    """What a run made of an image, as short rows.
+    """The detections and objects of an image, as rows for JSON.
 
-    ``detections``: x1, y1, x2, y2, score, label, kind, IoU, and which object of the image the kind speaks of (-1 none),
-    by falling score. ``objects``: for each object of the image the score at which it is found and at which a class or
-    localisation error is on it, None for never.
+    ``detections``: x1, y1, x2, y2, score, label, type, IoU, and the index of the object that the type refers to (-1 for
+    none), in descending order of score. ``objects``: the score of the detection that matches each object, and the
+    highest score of a class or localization error that refers to it; None if there is none.
 
     Args:
-        errors: The run's errors.
-        image_id: The image.
+        errors: The errors of the run.
+        image_id: The image id.
     """
     table, objects = errors.matches.detections, errors.matches.objects
     first, stop = np.searchsorted(table.image_ids, (image_id, image_id + 1))
     first_object, stop_object = np.searchsorted(objects.image_ids, (image_id, image_id + 1))
     detections = []
-    for row in range(first, min(stop, first + DETECTIONS)):
+    for row in range(first, min(stop, first + MAX_DETECTIONS)):
         target = int(errors.target[row])
         detections.append(
             [
                 *_pixels(table.boxes[row].tolist()),
-                score_text(table.scores[row]),
+                rounded_score(table.scores[row]),
                 int(table.labels[row]),
                 int(errors.kind[row]),
                 round(float(errors.iou[row]), 3),
@@ -126,7 +126,7 @@ def box_rows(errors: Errors, image_id: int) -> dict[str, list[Any]]:
     known = zip(errors.found_at[first_object:stop_object], errors.covered_at[first_object:stop_object], strict=True)
     return {
         "detections": detections,
-        "objects": [[score_text(at) if np.isfinite(at) else None for at in pair] for pair in known],
+        "objects": [[rounded_score(at) if np.isfinite(at) else None for at in pair] for pair in known],
     }
 
 

@@ -1,4 +1,4 @@
-"""The tables of the paper, trained row by row, with its numbers and claims beside ours."""
+"""Reproduces the tables of the paper, and compares its numbers and claims with ours."""
 
 from rankwise.reproduce.plans import Plan, ReproduceError
 from rankwise.reproduce.rows import Row

@@ -1,10 +1,10 @@
-"""The rows of the table `choose`: the losses that people use today, each with the assigner that suits it best."""
+"""The rows of the table `choose`: losses in use today, each with its best assigner."""
 
 from __future__ import annotations
 
 from rankwise.reproduce.rows import ATSS, IOU, PAA_HEAD, PAA_STAR, RANKSORT, same
 
-#: What PAA was published with: positives by the clusters of the losses.
+#: PAA as published: positives from clusters of the losses.
 PAA = (*PAA_HEAD, "--assign.clustering=losses")
 
 CHOOSE = (

@@ -1,4 +1,4 @@
-"""Figures of a table: its numbers, and what the paper draws beside it."""
+"""Figures of a table: its numbers, and the corresponding figures of the paper."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], folder: Path) -> list[Path]:
-    """Draws what belongs to a table into a folder, and returns the files.
+    """Draws the figures of a table into a folder; returns the files.
 
     Args:
-        results: The table's numbers.
-        runs: The runs of each row, None where one is not done.
-        folder: Where to.
+        results: The results of the table.
+        runs: The run folders of each row by seed, None if a run is not finished.
+        folder: Output folder.
     """
     made = [_save(numbers(results), folder / f"{results.name}.png")]
     if results.name == "distance":
@@ -55,24 +55,24 @@ def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], fo
 
 
 def numbers(results: Results) -> Figure:
-    """The first column of a table: a dot for each run, a line at their mean, a ring for the paper's number."""
+    """The first column of a table: a dot per run, a line at their mean, and a ring at the value of the paper."""
     column = results.table.columns[0]
     found = {
         row: [value for run in results.measured[row.name] if (value := run.get(column)) is not None]
         for row in results.table.rows
     }
-    rows = [row for row, values in found.items() if values]  # else the paper's scale would not lie beside ours
+    rows = [row for row, values in found.items() if values]  # the two scales only correspond if both have the row
     height = 0.9 + 0.34 * len(rows)
     figure, (panel,) = new_panels(1, width=7.6, height=max(height, 2.2))
     papers = [paper_row(results.name, row).get(column) for row in rows]
     if any(value is not None for value in papers):
-        beside = panel.twiny()  # another dataset, another scale
+        of_paper = panel.twiny()  # another dataset, so another scale
         known = [(value, position) for position, value in enumerate(papers) if value is not None]
-        beside.plot(*np.array(known).T, "o", markerfacecolor="none", markeredgecolor=ACCENT)
-        style_panel(beside, f"{column} of the paper", "", "")
-        beside.grid(False)
-        beside.xaxis.label.set_color(ACCENT)
-        beside.spines["top"].set_visible(True)
+        of_paper.plot(*np.array(known).T, "o", markerfacecolor="none", markeredgecolor=ACCENT)
+        style_panel(of_paper, f"{column} of the paper", "", "")
+        of_paper.grid(False)
+        of_paper.xaxis.label.set_color(ACCENT)
+        of_paper.spines["top"].set_visible(True)
     for position, row in enumerate(rows):
         panel.plot(found[row], [position] * len(found[row]), "o", color=EMPHASIS, markersize=4, alpha=0.7)
         panel.plot([np.mean(found[row])] * 2, [position - 0.3, position + 0.3], color=EMPHASIS, linewidth=2)
@@ -83,7 +83,7 @@ def numbers(results: Results) -> Figure:
 
 
 def distance_functions() -> Figure:
-    """The distance functions, and the gradient that each gives a pair."""
+    """The distance functions and their gradients."""
     z = torch.linspace(-1.5, 1.5, 601, dtype=torch.float64)
     figure, (errors, gradients) = new_panels(2, width=4.6, height=3.6)
     choices = {
@@ -97,14 +97,14 @@ def distance_functions() -> Figure:
         color = hex_color(index)
         errors.plot(z, distance.error(z), label=name, color=color)
         gradients.plot(z, distance.rank(z), label=name, color=color, linestyle="--" if "CE" in name else "-")
-    style_panel(errors, "logit of the sample − logit of the positive", "error", "what a pair adds to the error")
-    style_panel(gradients, "logit of the sample − logit of the positive", "gradient", "how hard it is pushed apart")
+    style_panel(errors, "logit of the sample − logit of the positive", "error", "error of a pair")
+    style_panel(gradients, "logit of the sample − logit of the positive", "gradient", "gradient of a pair")
     errors.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     return figure
 
 
 def precision_recall_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
-    """Mean precision over the classes against recall, a curve a row, at an IoU of 0.5 and of 0.75."""
+    """Mean precision over the classes against recall, one curve per row, at an IoU of 0.5 and of 0.75."""
     figure, panels = new_panels(2, width=4.8, height=4.2)
     for panel, iou in zip(panels, (0.5, 0.75), strict=True):
         for index, (name, evaluation) in enumerate(evaluations.items()):
@@ -120,7 +120,7 @@ def precision_recall_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
                     label=f"{name} ({100 * mean.mean():.1f})",
                     color=hex_color(index % 8),
                 )
-        style_panel(panel, "recall", "precision", f"IoU {iou}, one run a row")
+        style_panel(panel, "recall", "precision", f"IoU {iou}, one run per row")
         panel.set_xlim(0, 1)
         panel.set_ylim(0, 1.01)
         panel.legend(fontsize=7, framealpha=0.85, edgecolor="none")
@@ -128,15 +128,15 @@ def precision_recall_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
 
 
 def minutes(line: Mapping[str, Any]) -> float:
-    """How long a run had trained at a line of its log that holds the mean time of each part of a step so far."""
+    """The duration of a training up to a line of its log, which has the mean time of each part of a step so far."""
     return float(line["step"] * sum(line["seconds"].values()) / 60)
 
 
 def ap_against_minutes(logs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Figure:
-    """AP of each evaluation against the minutes of training until then, a line a run, a color a row.
+    """AP of each evaluation against the minutes of training, one line per run and one color per row.
 
     Args:
-        logs: For each row the logs of its runs, as `metrics.jsonl` has them.
+        logs: The lines of `metrics.jsonl` of each run, by row.
     """
     figure, (panel,) = new_panels(1, width=6.4, height=4.2)
     for index, (name, seeds) in enumerate(logs.items()):
@@ -158,7 +158,7 @@ def ap_against_minutes(logs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
 
 
 def score_against_iou_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
-    """Scores against IoU of well-localised detections, a panel a row, with the correlations."""
+    """Scores against IoU of well-localized detections with their correlations, one panel per row."""
     figure, panels = new_panels(len(evaluations), width=5.4, height=4.4)
     for panel, (name, evaluation) in zip(panels, evaluations.items(), strict=True):
         draw_score_against_iou(figure, panel, evaluation.matches, title=f"{name}: ")

@@ -58,7 +58,7 @@ class Plan:
 
     def run_of(self, row: Row, seed: int) -> Path:
         """The run folder of a row: an existing one, for any spelling of the dataset path, or a new one."""
-        recipe, flags = self._what(row)
+        recipe, flags = self._recipe_and_flags(row)
         words = [
             word.rpartition("=")[2].rpartition(".")[2] for word in flags if word.startswith(("--loss", "--assign"))
         ]
@@ -71,13 +71,13 @@ class Plan:
 
     def command(self, row: Row, seed: int, run: Path) -> list[str]:
         """The arguments of `rankwise` that train a row."""
-        recipe, flags = self._what(row)
-        given = self._drawn() if self._begins_from_backbone else [f"--data.path={self.data}"]
+        recipe, flags = self._recipe_and_flags(row)
+        given = self._built_in_data() if self._starts_from_backbone else [f"--data.path={self.data}"]
         return ["train", recipe, "--run", str(run), *given, *flags, f"--train.seed={seed}"]
 
     def prepare(self, say: Say) -> None:
         """Creates what all rows start from, if missing: on the built-in dataset, its images and a backbone."""
-        if not self._begins_from_backbone:
+        if not self._starts_from_backbone:
             return
         images, backbone = self.folder / "shapes", self.folder / "backbone"
         if not (images / "annotations" / "instances_val.json").is_file():  # written last
@@ -96,19 +96,19 @@ class Plan:
         train_once(["train", "shapes", "--run", str(backbone), *neutral], backbone, say)
 
     @property
-    def _begins_from_backbone(self) -> bool:
+    def _starts_from_backbone(self) -> bool:
         return self.from_backbone and self.data == "shapes" and self.recipe == "shapes"
 
-    def _drawn(self) -> list[str]:
+    def _built_in_data(self) -> list[str]:
         weights = self.folder / "backbone" / "best.safetensors"
         return [f"--data.path={self.folder / 'shapes'}", f"--model.backbone.pretrained={weights}"]
 
-    def _what(self, row: Row) -> tuple[str, list[str]]:
+    def _recipe_and_flags(self, row: Row) -> tuple[str, list[str]]:
         """The recipe and all flags that define a row."""
         if self.recipe is None:
             recipe, flags, length = row.recipe, [*row.coco, *self.flags], 1.0
         else:
-            first = SHAPES if self._begins_from_backbone else ()
+            first = SHAPES if self._starts_from_backbone else ()
             recipe, flags, length = self.recipe, [*first, *row.small, *self.flags], row.length
         whole = _parsed(recipe, *flags)
         if self.recipe is not None and row.rate != 1:
@@ -121,7 +121,9 @@ class Plan:
         if budget != whole.train.epochs:
             flags += [f"--train.epochs={budget}"]
             share = budget / whole.train.epochs
-            if whole.schedule.decay == "step" and max(whole.schedule.milestones, default=0) >= 1:  # epochs, not shares
+            if (
+                whole.schedule.decay == "step" and max(whole.schedule.milestones, default=0) >= 1
+            ):  # in epochs, not fractions
                 flags += [f"--schedule.milestones={[round(at * share, 2) for at in whole.schedule.milestones]}"]
         return recipe, flags
 

@@ -11,7 +11,7 @@ EPOCHS_12 = ("--epochs=12", "--schedule.milestones=[8,11]")
 EPOCHS_18 = ("--epochs=18", "--schedule.milestones=[12,16]")
 EPOCHS_24 = ("--schedule.milestones=[16,22]",)
 AP_EPOCHS_100 = ("--lr=0.001", "--epochs=100", "--schedule.milestones=[60,80]")
-# Scores that are probabilities, and the suppression of the papers that the row was taken from.
+# The score threshold for scores that are probabilities, and the NMS threshold of the papers of these rows.
 USUAL_TEST = ("--model.postprocess.score_threshold=0.05",)
 NMS_05 = ("--model.postprocess.nms_threshold=0.5",)
 RETINANET_800 = (
@@ -45,20 +45,19 @@ RES2NET_101 = ("--model.backbone.name=res2net101d.in1k",)
 DCN = ("--model.backbone.deformable_stages=[3,4,5]",)
 FROM_P5 = ("--model.neck.extra_from=p5",)
 
-#: PAA* with what the authors' head does beside it: quality weighs ranking and box loss, and boxes vote.
+#: PAA* as in the code of the authors: ranking and box loss are weighted by quality, with score voting.
 PAA_STAR = (
     "--assign=PAA",
     "--loss.weight_by_quality=true",
     "--box.weighting=quality",
     "--model.postprocess.score_voting=true",
 )
-#: The same for losses that do not rank.
+#: The same for losses without `weight_by_quality`.
 PAA_HEAD = ("--assign=PAA", "--box.weighting=quality", "--model.postprocess.score_voting=true")
 GENERALIZED = ("--loss=GeneralizedFocalLoss", "--model.head.coding=ltrb")
 
-
 IOU, ATSS = "--assign=IoUThreshold", "--assign=ATSS"
-# These two balance the box loss by themselves.
+# These two weight the box loss themselves.
 ALRP = ("--loss=ALRPLoss", "--box.weight=1")
 RANKSORT = ("--loss=RankSortLoss", "--box.weight=1", "--box.weighting=score")
 

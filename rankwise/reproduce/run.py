@@ -68,7 +68,7 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
 
 
 def read_run(run: Path) -> dict[str, float | None]:
-    """The metrics of a run by column."""
+    """The metrics of a run by column of the table."""
     try:
         result: dict[str, Any] = read_json(run / "eval.json")
         numbers: dict[str, float | None] = {column: result[key] for column, key in METRICS.items()}
@@ -88,5 +88,5 @@ def read_run(run: Path) -> dict[str, float | None]:
 
 
 def _milliseconds(steps: list[dict[str, Any]], part: str) -> float | None:
-    """What a part takes a step, by the log's last line: it has the means since the run was started or resumed."""
-    return 1000 * steps[-1]["seconds"][part] if len(steps) > 2 else None  # fewer have the compilation in them
+    """The mean time of a part of a step since the run was started or resumed, from the last line of the log."""
+    return 1000 * steps[-1]["seconds"][part] if len(steps) > 2 else None  # fewer lines include the compilation

@@ -1,4 +1,4 @@
-"""The rows of the paper's Tables 4 and 9: what its parts contribute, and how it stands among all losses."""
+"""The rows of Tables 4 and 9 of the paper: the contribution of each part, and the comparison with other losses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONTRIBUTIONS = (
     same("APE, PAA*", "--loss=APELoss", *PAA_STAR, paper=3),
 )
 
-#: Table 9. On small data there is one backbone and one input size: rows that differ in these alone are one run.
+#: Table 9. On small data, rows that only differ in backbone or input size share a run.
 STATE_OF_THE_ART = (
     Row(
         "Focal, RetinaNet(500)",

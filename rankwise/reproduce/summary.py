@@ -1,4 +1,4 @@
-"""Pages of all tables that have been reproduced: a summary, and beside it a page for each dataset."""
+"""Pages of all reproduced tables: a summary, and one page per dataset."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rankwise.reproduce.plans import ReproduceError
 from rankwise.reproduce.tables import TABLES
 from rankwise.reproduce.text import Results, markdown, seeds_of
 
-#: The page of all runs that are longer than those of their dataset's own page.
+#: Name of the page with the longer runs on all datasets.
 LONG = "long"
 
 
 @dataclass(frozen=True)
-class _Done:
-    """A table that was reproduced: the name of its folder of runs, its numbers, and its figures by file name."""
+class _Reproduced:
+    """A reproduced table: the name of its output folder, its results, and the file names of its figures."""
 
     heading: str
     results: Results
@@ -43,15 +43,15 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
         folders: Output folders of `rankwise reproduce` (``--out``); empty rewrites the pages from the JSON files.
         page: The Markdown file of the summary.
     """
-    beside = page.with_suffix("")
-    make_folder(beside)
+    pages_folder = page.with_suffix("")
+    make_folder(pages_folder)
     for folder in folders:
-        _keep(folder, beside)
-    tables = [_read(file) for file in sorted(beside.glob("*.json"))]
+        _copy_tables(folder, pages_folder)
+    tables = [_read(file) for file in sorted(pages_folder.glob("*.json"))]
     order = list(TABLES)
     tables.sort(key=lambda done: (done.heading, order.index(done.results.name)))
     kept: dict[str, str] = {}
-    for file in (page, *sorted(beside.glob("*.md"))):
+    for file in (page, *sorted(pages_folder.glob("*.md"))):
         kept |= _notes(file)
     headings = list(dict.fromkeys(done.heading for done in tables))
     pages: dict[str, list[str]] = {}
@@ -68,14 +68,14 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
     ]
     for name, parts in pages.items():
         own = [done for done in tables if done.heading in parts]
-        write_text(beside / f"{name}.md", _page(name, parts, own, kept))
-        lines += [f"## [{_title(name)}]({beside.name}/{name}.md)", "", *_overview(name, own, beside.name)]
+        write_text(pages_folder / f"{name}.md", _page(name, parts, own, kept))
+        lines += [f"## [{_title(name)}]({pages_folder.name}/{name}.md)", "", *_overview(own)]
     write_text(page, "\n".join(lines).rstrip() + "\n")
     return page
 
 
-def _keep(folder: Path, beside: Path) -> None:
-    """Copies the tables of a folder of runs, with their figures, to where the pages are."""
+def _copy_tables(folder: Path, pages_folder: Path) -> None:
+    """Copies the tables of an output folder, with their figures, next to the pages."""
     done = [name for name in TABLES if (folder / name / f"{name}.json").is_file()]
     if not done:
         raise ReproduceError(f"{folder}: no tables found; create them with: rankwise reproduce TABLE --out {folder}")
@@ -85,9 +85,9 @@ def _keep(folder: Path, beside: Path) -> None:
         content = _content(file, name)
         figures = sorted((folder / name).glob("*.png"))
         for figure in figures:
-            shutil.copyfile(figure, beside / f"{heading}_{figure.name}")
+            shutil.copyfile(figure, pages_folder / f"{heading}_{figure.name}")
         content["figures"] = [f"{heading}_{figure.name}" for figure in figures]
-        write_text(beside / f"{heading}_{name}.json", json.dumps(content, indent=1) + "\n")
+        write_text(pages_folder / f"{heading}_{name}.json", json.dumps(content, indent=1) + "\n")
 
 
 def _content(file: Path, name: str) -> dict[str, object]:
@@ -101,11 +101,11 @@ def _content(file: Path, name: str) -> dict[str, object]:
     return dict(content)
 
 
-def _read(file: Path) -> _Done:
+def _read(file: Path) -> _Reproduced:
     content = _content(file, "TABLE")
     name = str(content["table"])
     results = Results(name, content["rows"], str(content["command"]), bool(content["as_paper"]))  # type: ignore[arg-type]
-    return _Done(file.stem.removesuffix(f"_{name}"), results, list(content.get("figures", [])))  # type: ignore[call-overload]
+    return _Reproduced(file.stem.removesuffix(f"_{name}"), results, list(content.get("figures", [])))  # type: ignore[call-overload]
 
 
 def _page_of(heading: str, headings: Sequence[str]) -> str:
@@ -117,7 +117,7 @@ def _title(name: str) -> str:
     return {LONG: "Longer runs", "shapes": "The built-in dataset"}.get(name, f"On {name}")
 
 
-def _page(name: str, headings: Sequence[str], tables: Sequence[_Done], kept: dict[str, str]) -> str:
+def _page(name: str, headings: Sequence[str], tables: Sequence[_Reproduced], kept: dict[str, str]) -> str:
     lines = [
         f"# {_title(name)}",
         "",
@@ -133,14 +133,14 @@ def _page(name: str, headings: Sequence[str], tables: Sequence[_Done], kept: dic
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _overview(name: str, tables: Sequence[_Done], folder: str) -> list[str]:
-    """The tables of a page, one per line, and how many of the paper's claims held."""
+def _overview(tables: Sequence[_Reproduced]) -> list[str]:
+    """The tables of a page, one per line, with the number of claims that held."""
     lines = ["| table | runs | claims: held | unclear | not held | not measured |", "|---|---|---:|---:|---:|---:|"]
     for done in tables:
         held = Counter(verdict.held for verdict in done.results.verdicts())
         title = done.results.table.title
         cells = [f"`{done.heading}`: {title}", seeds_of(done.results)]
-        cells += [str(held[kind]) for kind in ("yes", "unclear", "no", "not measured")]
+        cells += [str(held[answer]) for answer in ("yes", "unclear", "no", "not measured")]
         lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]
 

@@ -39,8 +39,9 @@ class Table:
         title: The title.
         rows: The rows.
         columns: The metrics, in the order of printing.
-        claims: The conclusions of the paper.
+        claims: The claims of the paper, or of ours, about the table.
         note: A remark for results on small data.
+        from_backbone: Whether rows on the built-in dataset start from a trained backbone.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Random datasets and detections, with everything in them that COCO has a rule for."""
+"""Random datasets and detections that cover all rules of COCO."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def random_scene(
     detections: int = 25,
     decimals: int = 2,
 ) -> Scene:
-    """Images of all kinds: empty, only crowds, detections of no size, tied scores, areas smaller than their boxes."""
+    """Images without objects, with crowd regions, empty boxes, tied scores, and areas smaller than their boxes."""
     rng = np.random.default_rng(seed)
     image_ids = rng.permutation(np.arange(3, 3 + 5 * images, 5)).tolist()
     annotations: list[dict[str, Any]] = []
@@ -47,7 +47,7 @@ def random_scene(
             box = [round(float(value), decimals) for value in (*corner, *side)]
             annotations.append(
                 {
-                    "id": len(annotations),  # one of them 0, which COCO's own code cannot match
+                    "id": len(annotations),  # one of them is 0, which pycocotools cannot match
                     "image_id": image_id,
                     "category_id": category_ids[label],
                     "bbox": box,
@@ -57,7 +57,7 @@ def random_scene(
             )
         count = 0 if rng.random() < 0.15 else int(rng.integers(1, detections + 1))
         if rng.random() < 0.1:
-            continue  # an image that was never looked at
+            continue  # an image without an entry
         boxes = np.concatenate([rng.uniform(0, 300, (count, 2)), rng.uniform(2, 250, (count, 2))], axis=1)
         own = rng.integers(0, len(category_ids), count)
         if len(corners):
@@ -65,8 +65,8 @@ def random_scene(
             which = rng.integers(0, len(corners), count)
             noise = rng.normal(0, 0.1, (count, 4)) * np.tile(sides[which], 2)
             boxes[near] = (np.concatenate([corners[which], sides[which]], axis=1) + noise)[near]
-            right = near & (rng.random(count) < 0.8)
-            own[right] = labels[which[right]]
+            correct = near & (rng.random(count) < 0.8)
+            own[correct] = labels[which[correct]]
         boxes[:, 2:] = np.maximum(boxes[:, 2:], 0)
         boxes[rng.random(count) < 0.05, 2] = 0
         boxes[:, 2:] += boxes[:, :2]
@@ -84,5 +84,5 @@ def random_scene(
 
 @pytest.fixture
 def scene() -> Callable[..., Scene]:
-    """Make a random scene from a seed."""
+    """Creates a random scene from a seed."""
     return random_scene

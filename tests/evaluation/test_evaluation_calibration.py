@@ -1,4 +1,4 @@
-"""Calibration: strictly increasing, honest, defined on every ordinary day."""
+"""Calibration: strictly increasing, accurate, and defined for any data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.errors import ModelError
-from rankwise.evaluation.calibration import Calibration, cross_fitted, describe, judged
+from rankwise.evaluation.calibration import Calibration, calibration_data, cross_fitted, describe
 from rankwise.evaluation.matching import match
 from rankwise.evaluation.reliability import check_reliability, reliability
 from rankwise.evaluation.tables import detection_table, object_table
@@ -24,10 +24,10 @@ SOME = settings(max_examples=60, deadline=None)
 
 
 @st.composite
-def judgements(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Scores, labels of three classes, which are right, and a kind of curve."""
+def detections(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Scores, labels of three classes, which detections are correct, and a kind of curve."""
     rows = draw(st.lists(st.tuples(SCORES, st.integers(0, 2), st.booleans()), min_size=0, max_size=60))
-    scores, labels, correct = (np.asarray([row[place] for row in rows]) for place in range(3))
+    scores, labels, correct = (np.asarray([row[column] for row in rows]) for column in range(3))
     kind = draw(st.sampled_from(["logistic", "isotonic"]))
     return scores.astype(np.float64), labels.astype(np.int64), correct.astype(np.bool_), kind
 
@@ -37,7 +37,7 @@ def fit(scores: np.ndarray, labels: np.ndarray, correct: np.ndarray, kind: str) 
 
 
 def simulated(count: int, seed: int, slope: float = 4.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Detections whose probability of being right is known: scores, labels, correct and that probability."""
+    """Detections with a known probability of being correct: scores, labels, correct and that probability."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 3, count)
     x = rng.normal(-4, 0.8, count)
@@ -46,7 +46,7 @@ def simulated(count: int, seed: int, slope: float = 4.0) -> tuple[np.ndarray, np
 
 
 @SOME
-@given(judgements(), st.lists(SCORES, min_size=1, max_size=50))
+@given(detections(), st.lists(SCORES, min_size=1, max_size=50))
 def test_the_map_is_strictly_increasing_adds_no_ties_and_stays_between_0_and_1(data, new) -> None:
     calibration = fit(*data)
     scores = np.unique(np.asarray([*new, *data[0]], dtype=np.float32)).astype(np.float64)
@@ -58,7 +58,7 @@ def test_the_map_is_strictly_increasing_adds_no_ties_and_stays_between_0_and_1(d
 
 
 @SOME
-@given(judgements(), st.randoms())
+@given(detections(), st.randoms())
 def test_the_fit_is_deterministic_and_does_not_depend_on_the_order(data, random) -> None:
     scores, labels, correct, kind = data
     order = list(range(len(scores)))
@@ -72,10 +72,10 @@ def test_the_fit_is_deterministic_and_does_not_depend_on_the_order(data, random)
 
 
 @SOME
-@given(judgements(), st.floats(0.2, 3), st.floats(-3, 3))
-def test_logistic_curves_do_not_notice_an_affine_transform_of_the_logits(data, factor, shift) -> None:
+@given(detections(), st.floats(0.2, 3), st.floats(-3, 3))
+def test_logistic_curves_are_invariant_to_an_affine_transform_of_the_logits(data, factor, shift) -> None:
     scores, labels, correct, _ = data
-    scores = np.clip(scores, 0.01, 0.99)  # so that float64 can tell the transformed ones from 1
+    scores = np.clip(scores, 0.01, 0.99)  # so that transformed scores differ from 1 in float64
     other = expit(factor * logit(scores) + shift)
     before = fit(scores, labels, correct, "logistic")(scores, labels)
     after = fit(other, labels, correct, "logistic")(other, labels)
@@ -83,8 +83,8 @@ def test_logistic_curves_do_not_notice_an_affine_transform_of_the_logits(data, f
 
 
 @SOME
-@given(judgements(), st.sampled_from([np.sqrt, np.square, lambda s: s / (2 - s), lambda s: np.round(s, 2) * 0.5]))
-def test_isotonic_curves_do_not_notice_a_monotone_transform_of_the_scores(data, transform) -> None:
+@given(detections(), st.sampled_from([np.sqrt, np.square, lambda s: s / (2 - s), lambda s: np.round(s, 2) * 0.5]))
+def test_isotonic_curves_are_invariant_to_a_monotonic_transform_of_the_scores(data, transform) -> None:
     scores, labels, correct, _ = data
     scores = np.round(scores, 2)
     before = fit(scores, labels, correct, "isotonic")(scores, labels)
@@ -92,7 +92,7 @@ def test_isotonic_curves_do_not_notice_a_monotone_transform_of_the_scores(data, 
     np.testing.assert_allclose(before, after, atol=1e-9)
 
 
-def test_the_logistic_fit_finds_the_probabilities_that_made_the_data() -> None:
+def test_the_logistic_fit_recovers_the_probabilities_of_simulated_data() -> None:
     scores, labels, correct, _ = simulated(20_000, seed=0)
     calibration = Calibration.fit(scores, labels, correct)
     assert calibration.kinds == ("logistic",) * 3
@@ -103,7 +103,7 @@ def test_the_logistic_fit_finds_the_probabilities_that_made_the_data() -> None:
     assert after < 0.01
 
 
-def test_isotonic_is_chosen_where_there_are_thousands_of_matches_and_a_logistic_curve_does_not_fit() -> None:
+def test_isotonic_is_chosen_with_thousands_of_matches_that_a_logistic_curve_does_not_fit() -> None:
     rng = np.random.default_rng(0)
     scores = rng.random(20_000)
     truth = np.where(scores < 0.5, 0.2 + 0.1 * scores, 0.7 + 0.1 * scores)  # a step, which no logistic curve has
@@ -124,12 +124,12 @@ def test_classes_with_few_detections_are_near_the_map_of_all_classes() -> None:
     assert calibration.pooled == (4,)
     at = np.full(5, 0.022)
     mapped = calibration(at, np.arange(5))
-    assert abs(mapped[3] - mapped[4]) < 0.1  # two wrong detections do not make a class worthless
+    assert abs(mapped[3] - mapped[4]) < 0.1  # two wrong detections have little weight
     assert mapped[0] < mapped[4] < mapped[2]
     assert describe(calibration, "abcde").endswith("together for e: no validation objects")
 
 
-def test_detections_of_a_class_without_objects_teach_nothing() -> None:
+def test_detections_of_a_class_without_objects_do_not_affect_the_fit() -> None:
     scores, labels, correct, _ = simulated(3_000, seed=3)
     without = Calibration.fit(scores, labels, correct, objects=np.array([1, 1, 1, 0]))
     noise = np.full(500, 0.03), np.full(500, 3), np.zeros(500, dtype=bool)
@@ -140,7 +140,7 @@ def test_detections_of_a_class_without_objects_teach_nothing() -> None:
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_all_right_and_all_wrong_stay_a_little_away_from_certainty(right: bool) -> None:
+def test_if_all_detections_are_correct_or_all_wrong_probabilities_stay_between_0_and_1(right: bool) -> None:
     scores, labels = np.linspace(0.01, 0.9, 30), np.zeros(30, dtype=int)
     mapped = Calibration.fit(scores, labels, np.full(30, right))(scores, labels)
     assert (np.diff(mapped) > 0).all()
@@ -149,7 +149,7 @@ def test_all_right_and_all_wrong_stay_a_little_away_from_certainty(right: bool) 
     assert mapped.max() < 1
 
 
-def test_without_detections_the_map_is_the_identity_and_one_detection_is_enough_for_a_map() -> None:
+def test_without_detections_the_map_is_the_identity_and_one_detection_is_enough_for_a_fit() -> None:
     empty = Calibration.fit([], np.zeros(0, dtype=int), [], objects=[4, 0])
     assert empty.curves == (IDENTITY, IDENTITY)
     np.testing.assert_allclose(empty([0.1, 0.9], [0, 1]), [0.1, 0.9])
@@ -168,14 +168,14 @@ def test_without_detections_the_map_is_the_identity_and_one_detection_is_enough_
         (([0.5], [0], [2]), "correct must be true or false"),
     ],
 )
-def test_wrong_input_is_named(arguments, message) -> None:
+def test_invalid_input_is_refused_with_a_message(arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
         Calibration.fit(*arguments)
 
 
 @SOME
-@given(judgements(), st.lists(st.floats(0.001, 0.999), min_size=1, max_size=20))
-def test_the_inverse_gives_the_raw_score_back(data, probabilities) -> None:
+@given(detections(), st.lists(st.floats(0.001, 0.999), min_size=1, max_size=20))
+def test_the_inverse_returns_the_raw_score(data, probabilities) -> None:
     calibration = fit(*data)
     labels = np.arange(len(probabilities)) % 3
     raw = calibration.inverse(probabilities, labels)
@@ -183,7 +183,7 @@ def test_the_inverse_gives_the_raw_score_back(data, probabilities) -> None:
     np.testing.assert_allclose(calibration(raw, labels)[inside], np.asarray(probabilities)[inside], atol=1e-4)
 
 
-def test_maps_travel_as_plain_numbers_exactly() -> None:
+def test_a_map_survives_json_exactly() -> None:
     calibration = Calibration.fit(*simulated(2_000, seed=4)[:3])
     there = ScoreMap.from_dict(json.loads(json.dumps(calibration.to_dict())), classes=3)
     assert there.curves == calibration.curves
@@ -227,7 +227,7 @@ def test_untrusted_thresholds_are_checked(values, message) -> None:
         Confidence.from_dict(whole, ["a"], "x")
 
 
-def test_a_precision_is_answered_by_the_next_known_one_or_a_message() -> None:
+def test_a_precision_uses_the_next_higher_measured_one_or_raises() -> None:
     known = Confidence(None, {"a": 0.5}, ((0.8, 0.3, 0.2, 0.4), (0.9, 0.6, 0.5, 0.7)))
     assert known.at_precision(0.8) == (0.3, 0.2, 0.4)
     assert known.at_precision(0.85) == (0.6, 0.5, 0.7)
@@ -239,13 +239,13 @@ def test_a_precision_is_answered_by_the_next_known_one_or_a_message() -> None:
         Confidence(None, {}).at_precision(0.9)
 
 
-def test_curves_of_different_length_are_applied_side_by_side() -> None:
+def test_curves_with_different_numbers_of_knots_can_be_combined() -> None:
     bent = Curve("isotonic", (-1.0, 0.0, 2.0), (-3.0, 0.0, 1.0), 0.5)
     mapped = ScoreMap((IDENTITY, bent))(expit(np.array([1.0, -2.0, -0.5, 1.0, 4.0])), np.array([0, 1, 1, 1, 1]))
     np.testing.assert_allclose(logit(mapped), [1.0, -3.5, -1.5, 0.5, 2.0])
 
 
-def test_reliability_is_the_mean_distance_of_score_and_precision() -> None:
+def test_calibration_errors_are_mean_distances_of_score_and_precision_or_iou() -> None:
     scores, correct = np.array([0.91, 0.93, 0.12, 0.12]), np.array([True, False, False, False])
     result = reliability(scores, correct, np.array([0.7, 0.9, 0.9, 0.9]))
     assert result.ece == pytest.approx((abs(0.92 - 0.5) + 0.12) / 2)
@@ -254,23 +254,23 @@ def test_reliability_is_the_mean_distance_of_score_and_precision() -> None:
     assert reliability(scores[:0], correct[:0], scores[:0]).ece is None
 
 
-def test_cross_fitting_judges_each_image_by_the_others() -> None:
-    """One image whose class is otherwise always wrong: fitted with it its score is high, without it low."""
+def test_cross_fitting_uses_a_map_fitted_to_other_images() -> None:
+    """All correct detections are in one image: with it, their probability is high; without it, it is low."""
     scores = np.full(40, 0.5)
     correct = np.arange(40) < 20
     images = np.where(correct, 0, np.arange(40))
     calibration = Calibration.fit(scores, np.zeros(40, dtype=int), correct, images=images)
-    fitted = cross_fitted(calibration, scores, np.zeros(40, dtype=int), correct, images=images, objects=None)
+    fitted = cross_fitted(calibration, scores, np.zeros(40, dtype=int), correct, images, np.array([40]))
     assert calibration([0.5], [0])[0] == pytest.approx(0.5, abs=0.02)
     assert fitted[correct].max() < 0.1
-    assert cross_fitted(calibration, scores, correct * 0, correct, images=np.zeros(40), objects=None) is None
+    assert cross_fitted(calibration, scores, correct * 0, correct, np.zeros(40), np.array([40])) is None
 
 
-def test_detections_on_crowds_are_left_out_and_an_empty_evaluation_is_defined(scene: Callable) -> None:
+def test_detections_on_crowd_regions_are_ignored_and_an_evaluation_may_be_empty(scene: Callable) -> None:
     truth, found, category_ids, classes = scene(5).parts
     matches = match(detection_table(found, len(classes)), object_table(truth, category_ids))
     assert matches.ignored.any()
-    columns = judged(matches, len(classes))
+    columns = calibration_data(matches, len(classes))
     assert len(columns["scores"]) == (~matches.ignored).sum()
     calibration = Calibration.fit(**columns)
     check = check_reliability(matches, calibration, len(classes), fitted_here=True)
@@ -278,5 +278,5 @@ def test_detections_on_crowds_are_left_out_and_an_empty_evaluation_is_defined(sc
     assert check.before.count != check.after.count
     assert "calibration error" in check.describe()
     nothing = match(detection_table({}, 3), object_table(truth, category_ids))
-    calibration = Calibration.fit(**judged(nothing, 3))
+    calibration = Calibration.fit(**calibration_data(nothing, 3))
     assert "the calibration error is unknown" in check_reliability(nothing, calibration, 3, fitted_here=True).describe()

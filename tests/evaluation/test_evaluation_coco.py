@@ -1,4 +1,4 @@
-"""COCO numbers against pycocotools, and everything around them."""
+"""COCO metrics against pycocotools, special cases and invalid input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("ap", "ap50", "ap75", "aps", "apm", "apl")
 
 
 def pycocotools_numbers(scene) -> tuple[list[float], dict[int, float]]:
-    """The six numbers and those by category id, as pycocotools gives them; -1 where undefined."""
+    """The six metrics of pycocotools, and AP by category id; -1 if undefined."""
     truth = COCO()
     truth.dataset = copy.deepcopy(scene.ground_truth)
     for annotation in truth.dataset["annotations"]:
@@ -40,8 +40,8 @@ def pycocotools_numbers(scene) -> tuple[list[float], dict[int, float]]:
     coco.summarize()
     precision = coco.eval["precision"][:, :, :, 0, -1]
     by_category = {}
-    for place, category in enumerate(coco.params.catIds):
-        values = precision[:, :, place]
+    for index, category in enumerate(coco.params.catIds):
+        values = precision[:, :, index]
         by_category[int(category)] = values[values > -1].mean() if (values > -1).any() else -1.0
     return list(coco.stats[:6]), by_category
 
@@ -66,14 +66,14 @@ def test_numbers_agree_with_pycocotools_on_crowds_empty_images_ties_and_all_area
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_numbers_agree_with_pycocotools_beyond_100_detections_an_image(scene, seed):
+def test_numbers_agree_with_pycocotools_beyond_100_detections_per_image(scene, seed):
     many = scene(seed, images=6, category_ids=(5, 1), objects=12, detections=500)
     assert max(len(found["scores"]) for found in many.detections.values()) > 200
     assert_agrees(many)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_numbers_agree_with_pycocotools_on_whole_pixel_boxes_where_ious_hit_thresholds_exactly(scene, seed):
+def test_numbers_agree_with_pycocotools_on_integer_boxes_whose_ious_equal_thresholds(scene, seed):
     whole = scene(seed, decimals=0, images=20)
     for found in whole.detections.values():
         found["boxes"] = found["boxes"].round()
@@ -100,7 +100,7 @@ def test_an_area_range_without_objects_is_undefined_and_shown_as_a_dash(scene):
     assert dict(zip(names, numbers, strict=True)) | {"APm": "–", "APl": "–"} == dict(zip(names, numbers, strict=True))
 
 
-def test_area_ranges_go_by_the_annotated_area_not_by_the_box(scene):
+def test_area_ranges_use_the_annotated_area_not_that_of_the_box(scene):
     masks = scene(5)
     before = evaluate(*masks.parts)
     for annotation in masks.ground_truth["annotations"]:
@@ -110,7 +110,7 @@ def test_area_ranges_go_by_the_annotated_area_not_by_the_box(scene):
     assert after.apm != before.apm
 
 
-def test_an_annotation_without_area_has_that_of_its_box(scene):
+def test_an_annotation_without_area_has_the_area_of_its_box(scene):
     given = scene(6)
     for annotation in given.ground_truth["annotations"]:
         annotation["area"] = annotation["bbox"][2] * annotation["bbox"][3]
@@ -130,17 +130,17 @@ def test_numbers_do_not_depend_on_the_order_of_the_images(scene):
     ]
     for order in (rng.permutation(len(images)), rng.permutation(len(images))):
         truth = {
-            "images": [images[place] for place in order],
-            "annotations": [row for place in order for row in by_image[place]],
+            "images": [images[index] for index in order],
+            "annotations": [row for index in order for row in by_image[index]],
             "categories": given.ground_truth["categories"][::-1],
         }
-        shuffled = dict(detections[place] for place in rng.permutation(len(detections)))
+        shuffled = dict(detections[index] for index in rng.permutation(len(detections)))
         result = evaluate(truth, shuffled, given.category_ids, given.classes)
         assert result == expected
         assert json.dumps(result.to_dict()) == json.dumps(expected.to_dict())
 
 
-def test_labels_in_another_order_give_each_class_the_same_numbers(scene):
+def test_ap_per_class_does_not_depend_on_the_order_of_the_labels(scene):
     given = scene(8)
     expected = evaluate(*given.parts)
     order = [2, 0, 1]
@@ -152,7 +152,7 @@ def test_labels_in_another_order_give_each_class_the_same_numbers(scene):
     assert evaluate(given.ground_truth, moved, categories, classes).per_class == pytest.approx(expected.per_class)
 
 
-def test_no_detections_at_all_is_zero(scene):
+def test_without_detections_ap_is_zero_and_the_thresholds_have_no_f1(scene):
     given = scene(9)
     for none in ({}, {image: _nothing() for image in given.detections}):
         result = evaluate(given.ground_truth, none, given.category_ids, given.classes)
@@ -161,10 +161,10 @@ def test_no_detections_at_all_is_zero(scene):
         assert result.detections == 0
         assert result.correlation.pcc is None
         assert result.thresholds.overall.f1 is None
-        shown(result)
+        assert re.search(r"^\s*all\s+\d+\s+0\.0\s+–\s+–\s+–\s", shown(result), re.MULTILINE)
 
 
-def test_no_ground_truth_at_all_leaves_everything_undefined(scene):
+def test_without_objects_all_metrics_are_undefined(scene):
     given = scene(10)
     truth = given.ground_truth | {"annotations": []}
     result = evaluate(truth, given.detections, given.category_ids, given.classes)
@@ -172,27 +172,27 @@ def test_no_ground_truth_at_all_leaves_everything_undefined(scene):
     assert set(result.per_class.values()) == {None}
     assert result.objects == 0
     assert result.detections > 0
-    shown(result)
+    assert re.search(r"^\s*all\s+0\s+–\s+–\s+–\s+–\s", shown(result), re.MULTILINE)
     assert evaluate({"images": [], "annotations": []}, {}, [1], ["a"]).ap is None
 
 
-def test_a_class_without_objects_is_undefined_and_leaves_the_mean_alone(scene):
+def test_ap_of_a_class_without_objects_is_undefined_and_not_part_of_the_mean(scene):
     given = scene(11)
     expected = evaluate(*given.parts)
     result = evaluate(given.ground_truth, given.detections, [*given.category_ids, 1000], [*given.classes, "unicorn"])
     assert result.per_class["unicorn"] is None
     assert result.ap == expected.ap
     assert result.thresholds.per_class["unicorn"].score == result.thresholds.overall.score
-    # The table has the number of objects, and begins with the rare classes.
+    # The table contains the number of objects and starts with the rare classes.
     rows = re.findall(rf"^\s*({'|'.join(result.per_class)})\s+(\d+)\s+(\S+)", shown(result), re.MULTILINE)
     counts = [int(count) for _, count, _ in rows]
     assert (rows[0], counts, len(counts)) == (("unicorn", "0", "–"), sorted(counts), len(result.per_class))
 
 
-def test_annotations_of_categories_that_are_not_asked_for_are_left_out(scene):
+def test_annotations_of_other_categories_are_ignored(scene):
     given = scene(12)
-    stranger = given.ground_truth["annotations"][0] | {"id": 10**6, "category_id": 555}
-    truth = given.ground_truth | {"annotations": [*given.ground_truth["annotations"], stranger]}
+    other = given.ground_truth["annotations"][0] | {"id": 10**6, "category_id": 555}
+    truth = given.ground_truth | {"annotations": [*given.ground_truth["annotations"], other]}
     assert evaluate(truth, given.detections, given.category_ids, given.classes) == evaluate(*given.parts)
 
 
@@ -204,7 +204,7 @@ def test_perfect_detections_reach_100():
     assert result.thresholds.overall.f1 == 1
 
 
-def test_a_detection_on_a_crowd_is_neither_right_nor_wrong():
+def test_a_detection_on_a_crowd_region_is_neither_correct_nor_wrong():
     truth = _truth([[10, 10, 20, 20], [100, 100, 200, 200]], crowd=[0, 1])
     found = _found([[120, 120, 140, 140], [130, 150, 180, 180], [10, 10, 30, 30]], [0.9, 0.8, 0.7])
     result = evaluate(truth, {1: found}, [1], ["a"])
@@ -213,13 +213,13 @@ def test_a_detection_on_a_crowd_is_neither_right_nor_wrong():
     assert result.thresholds.overall.precision == 1
 
 
-def test_boxes_that_end_before_they_begin_count_as_wrong_detections_of_no_size():
+def test_boxes_with_negative_sides_are_wrong_detections():
     truth = _truth([[10, 10, 20, 20]])
     found = _found([[30, 30, 10, 10], [10, 10, 30, 30]], [0.9, 0.8])
     assert evaluate(truth, {1: found}, [1], ["a"]).ap == pytest.approx(50)
 
 
-def test_nothing_is_printed(scene, capfd):
+def test_evaluate_prints_nothing(scene, capfd):
     evaluate(*scene(13).parts)
     assert capfd.readouterr() == ("", "")
 
@@ -265,13 +265,13 @@ def test_a_category_id_is_needed_for_each_class(scene):
         evaluate(given.ground_truth, given.detections, given.category_ids[:2], given.classes)
 
 
-def test_classes_of_one_name_are_told_apart_by_their_category(scene):
+def test_classes_with_the_same_name_are_distinguished_by_category_id(scene):
     given = scene(16)
     result = evaluate(given.ground_truth, given.detections, given.category_ids, ["fish", "fish", "bird"])
     assert list(result.per_class) == ["fish (7)", "fish (2)", "bird"]
 
 
-def test_eval_json_holds_every_number_and_the_thresholds(scene):
+def test_to_dict_contains_all_metrics_and_thresholds(scene):
     result = evaluate(*scene(17).parts)
     values = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert {*NAMES, "per_class", "correlation", "thresholds", "images", "objects", "detections"} == set(values)
@@ -282,12 +282,18 @@ def test_eval_json_holds_every_number_and_the_thresholds(scene):
     assert result.summary()["kcc"] == result.correlation.kcc
 
 
-def test_the_table_names_every_class_and_number(scene):
+def test_the_table_shows_every_metric_and_class(scene):
     given = scene(18)
     result = evaluate(*given.parts)
-    text = shown(result)
-    for word in (*given.classes, "AP50", "KCC", "best F1", f"{result.ap:.1f}", f"{result.correlation.scc:.3f}"):
-        assert word in text
+    lines = [line.split() for line in shown(result).splitlines()]
+    names = ("AP", "AP50", "AP75", "APs", "APm", "APl", "PCC", "SCC", "KCC")
+    numbers = lines[lines.index([*names]) + 2]
+    coefficients = (result.correlation.pcc, result.correlation.scc, result.correlation.kcc)
+    assert numbers == [*(f"{getattr(result, name):.1f}" for name in NAMES), *(f"{value:.3f}" for value in coefficients)]
+    for name, best in result.thresholds.per_class.items():
+        percent = [f"{100 * value:.1f}" for value in (best.f1, best.precision, best.recall)]
+        row = next(line for line in lines if line[: len(name.split())] == name.split())
+        assert row[-5:] == [f"{result.per_class[name]:.1f}", *percent, f"{best.score:.3f}"]
 
 
 def test_the_table_with_intervals_fits_80_columns_and_folds_long_names_alone(scene):
@@ -304,13 +310,13 @@ def test_the_table_with_intervals_fits_80_columns_and_folds_long_names_alone(sce
     assert "precision" in text
 
 
-def test_a_class_name_with_brackets_is_no_markup(scene):
+def test_brackets_in_a_class_name_are_not_markup(scene):
     given = scene(18)
     result = evaluate(given.ground_truth, given.detections, given.category_ids, ["[bold]x", "b", "c"])
     assert "[bold]x" in shown(result)
 
 
-def test_precision_curves_average_to_the_numbers(scene):
+def test_ap_is_the_mean_of_the_precision_curves(scene):
     given = scene(19)
     result = evaluate(*given.parts)
     assert 100 * np.nanmean(result.curves.at(0.75)) == pytest.approx(result.ap75)

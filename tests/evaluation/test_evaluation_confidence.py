@@ -1,4 +1,4 @@
-"""The calibration of a run: fitted by its evaluation, kept in its weights, used wherever scores are seen."""
+"""The calibration of a run: fitted by its evaluation, stored in its weights, used for all scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRITTEN = {"detections.jpg", "detections.json", "eval.json", "report.html"}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was evaluated; its detector has seen nothing but has scores that differ."""
+    """An evaluated run with an untrained detector whose scores differ."""
     run = tmp_path_factory.mktemp("runs") / "run"
     run.mkdir()
     recipe = parse_recipe(["--config", "shapes", *FLAGS])
@@ -51,12 +51,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of the evaluated run."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def check_ap(run: Path) -> None:
-    """AP of calibrated scores is that of raw ones."""
+    """Checks that calibrated and raw scores have the same AP."""
     dataset = ShapesDataset("val", size=64, images=12)
     parts = dataset.ground_truth(), dataset.category_ids, dataset.classes
     raw, mapped = (
@@ -71,12 +71,12 @@ def check_ap(run: Path) -> None:
     np.testing.assert_array_equal(np.sort(again.matches.matched), np.sort(inside.matches.matched))
 
 
-def test_a_run_and_its_weights_agree_and_another_evaluation_changes_nothing(run: Path) -> None:
+def test_weights_have_the_calibration_of_eval_json_and_evaluating_again_changes_nothing(run: Path) -> None:
     values = json.loads((run / "eval.json").read_text())
     confidence = Detector.load(run).confidence
     assert confidence.calibration is not None
     assert confidence.calibration.to_dict() == values["calibration"]
-    assert confidence.thresholds == {name: cut["score"] for name, cut in values["thresholds"]["per_class"].items()}
+    assert confidence.thresholds == {name: best["score"] for name, best in values["thresholds"]["per_class"].items()}
     assert values["thresholds"]["overall"]["interval"] is not None
     before = (run / "best.safetensors").read_bytes()
     main(["eval", str(run), "--device", "cpu", "--calibrated", "true"])
@@ -85,7 +85,7 @@ def test_a_run_and_its_weights_agree_and_another_evaluation_changes_nothing(run:
     check_ap(run)
 
 
-def test_weights_that_leave_their_run_keep_calibration_and_thresholds(run: Path, tmp_path: Path) -> None:
+def test_a_copied_or_saved_weights_file_keeps_calibration_and_thresholds(run: Path, tmp_path: Path) -> None:
     shutil.copy(run / "best.safetensors", tmp_path / "alone.safetensors")
     assert Detector.load(tmp_path / "alone.safetensors").confidence == Detector.load(run).confidence
     detector = Detector.load(run)
@@ -93,8 +93,8 @@ def test_weights_that_leave_their_run_keep_calibration_and_thresholds(run: Path,
     assert Detector.load(tmp_path / "again.safetensors").confidence == detector.confidence
 
 
-def test_new_weights_do_not_inherit_what_belongs_to_the_old_ones(run: Path) -> None:
-    """A resumed training writes better weights into a folder whose eval.json is about the earlier ones."""
+def test_new_weights_do_not_inherit_calibration_and_thresholds(run: Path) -> None:
+    """A resumed training writes new weights into a folder whose eval.json belongs to earlier ones."""
     detector = Detector.load(run)
     fresh = Detector(detector.settings, detector.classes)
     fresh.save(run / "best.safetensors")
@@ -103,7 +103,7 @@ def test_new_weights_do_not_inherit_what_belongs_to_the_old_ones(run: Path) -> N
     assert loaded.thresholds is None
 
 
-def test_predict_gives_probabilities_or_raw_scores_of_the_same_boxes(run: Path) -> None:
+def test_predict_returns_probabilities_or_raw_scores_of_the_same_boxes(run: Path) -> None:
     image = ShapesDataset("val", size=64, images=12).load(3)[0]
     detector = Detector.load(run)
     found, raw = detector.predict(image), detector.predict(image, calibrated=False)
@@ -119,7 +119,9 @@ def test_predict_gives_probabilities_or_raw_scores_of_the_same_boxes(run: Path) 
         detector.predict(image, threshold=0.5, precision=0.5)
 
 
-def test_other_images_are_measured_by_the_stored_map_which_stays(run: Path, capsys: pytest.CaptureFixture) -> None:
+def test_other_images_are_evaluated_with_the_stored_calibration_which_does_not_change(
+    run: Path, capsys: pytest.CaptureFixture
+) -> None:
     before = (run / "best.safetensors").read_bytes()
     main(["eval", str(run), "--split", "train", "--device", "cpu"])
     assert "scores are probabilities: logistic" in capsys.readouterr().out
@@ -134,7 +136,7 @@ def test_other_images_are_measured_by_the_stored_map_which_stays(run: Path, caps
     assert (run / "best.safetensors").read_bytes() == before
 
 
-def test_raw_scores_on_request_leave_the_weights_as_they_are(run: Path, capsys: pytest.CaptureFixture) -> None:
+def test_evaluating_raw_scores_does_not_change_the_weights(run: Path, capsys: pytest.CaptureFixture) -> None:
     before = (run / "best.safetensors").read_bytes()
     main(["eval", str(run), "--device", "cpu", "--calibrated", "false"])
     assert "calibration" not in json.loads((run / "eval.json").read_text())
@@ -142,13 +144,13 @@ def test_raw_scores_on_request_leave_the_weights_as_they_are(run: Path, capsys: 
     assert "scores are probabilities" not in capsys.readouterr().out
 
 
-def test_a_run_of_an_earlier_version_loads_and_says_how_to_get_a_map(
+def test_a_run_of_an_earlier_version_loads_and_explains_how_to_calibrate(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     old = Path(shutil.copytree(finished.with_name("before"), tmp_path / "old"))
-    cut = {"score": 0.0123, "f1": 0.5, "precision": 0.5, "recall": 0.5}
-    per_class = dict.fromkeys(Detector.load(old).classes, cut)
-    (old / "eval.json").write_text(json.dumps({"thresholds": {"overall": cut, "per_class": per_class}}))
+    threshold = {"score": 0.0123, "f1": 0.5, "precision": 0.5, "recall": 0.5}
+    per_class = dict.fromkeys(Detector.load(old).classes, threshold)
+    (old / "eval.json").write_text(json.dumps({"thresholds": {"overall": threshold, "per_class": per_class}}))
     assert set(Detector.load(old).thresholds.values()) == {0.0123}
     Image.new("RGB", (64, 64)).save(tmp_path / "image.png")
     main(["predict", str(old), str(tmp_path / "image.png"), "--out", str(tmp_path / "out"), "--device", "cpu"])
@@ -158,7 +160,7 @@ def test_a_run_of_an_earlier_version_loads_and_says_how_to_get_a_map(
         Detector.load(old).predict(torch.zeros(3, 64, 64, dtype=torch.uint8), precision=0.9)
 
 
-def test_confidence_of_a_damaged_file_is_refused(run: Path) -> None:
+def test_an_invalid_calibration_in_a_weights_file_is_refused(run: Path) -> None:
     import safetensors
 
     path = run / "best.safetensors"
@@ -166,12 +168,14 @@ def test_confidence_of_a_damaged_file_is_refused(run: Path) -> None:
     with safetensors.safe_open(path, framework="pt") as file:
         description = json.loads(file.metadata()["rankwise"])
     description["confidence"]["calibration"]["curves"].pop()
-    weights._save(path, content.tensors, description, {"format": "pt"})  # its checksum is right
+    weights._save(path, content.tensors, description, {"format": "pt"})  # with a valid checksum
     with pytest.raises(ModelError, match=r"best\.safetensors.*curves for"):
         Detector.load(run)
 
 
-def test_calibrate_takes_the_results_of_any_detector(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_calibrate_accepts_the_results_of_any_detector(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     dataset = ShapesDataset("val", size=64, images=12)
     truth = tmp_path / "truth.json"
     truth.write_text(json.dumps(dataset.ground_truth()))
@@ -202,7 +206,7 @@ def test_calibrate_takes_the_results_of_any_detector(run: Path, tmp_path: Path, 
     assert not (tmp_path / "no").exists()
 
 
-def test_one_object_has_one_box_in_pictures() -> None:
+def test_class_agnostic_nms_keeps_one_box_per_object() -> None:
     boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [5, 5, 15, 15], [0, 0, 10, 10.0]])
     assert nms(boxes, 0.7).tolist() == [0, 2]
     assert nms(boxes[:0], 0.7).tolist() == []

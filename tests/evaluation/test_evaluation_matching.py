@@ -1,4 +1,4 @@
-"""Matching, correlation and thresholds against plain loops."""
+"""Matching, correlation and thresholds against simple loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankwise.evaluation import (
     best_thresholds,
     correlate,
     detection_table,
-    localised,
+    localized,
     match,
     matching,
     object_table,
@@ -38,7 +38,7 @@ def plain_iou(box, other, crowd=False):
 
 
 def plain_match(detections, objects, iou):
-    """One detection after the other, as COCO's rule reads."""
+    """COCO's rule, one detection at a time."""
     matched, ignored, best = [], [], []
     taken = set()
     for row in np.lexsort((np.arange(len(detections)), -detections.scores)):
@@ -62,7 +62,7 @@ def plain_match(detections, objects, iou):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("iou", [0.5, 0.75])
-def test_matches_are_those_of_a_plain_loop(scene, seed, iou):
+def test_matches_equal_those_of_a_simple_loop(scene, seed, iou):
     detections, objects = tables(scene(seed, images=8))
     ours = match(detections, objects, iou)
     matched, ignored, best = plain_match(detections, objects, iou)
@@ -74,7 +74,7 @@ def test_matches_are_those_of_a_plain_loop(scene, seed, iou):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_matches_are_those_of_pycocotools(scene, seed):
+def test_matches_equal_those_of_pycocotools(scene, seed):
     given = scene(seed, images=10)
     detections, objects = tables(given)
     ours = match(detections, objects, 0.5)
@@ -102,9 +102,9 @@ def test_matches_are_those_of_pycocotools(scene, seed):
     for entry in coco.evalImgs:
         if entry is None or entry["aRng"] != [0, 1e10]:
             continue
-        for place, number in enumerate(entry["dtIds"]):
-            row, theirs = number - 1, int(entry["dtMatches"][0, place])
-            assert ours.ignored[row] == entry["dtIgnore"][0, place]
+        for index, number in enumerate(entry["dtIds"]):
+            row, theirs = number - 1, int(entry["dtMatches"][0, index])
+            assert ours.ignored[row] == entry["dtIgnore"][0, index]
             if not ours.ignored[row]:
                 mine = objects.annotation_ids[ours.matched[row]] + 1 if ours.matched[row] >= 0 else 0
                 assert mine == theirs
@@ -112,7 +112,7 @@ def test_matches_are_those_of_pycocotools(scene, seed):
     assert seen == len(detections)
 
 
-def test_pairs_are_the_same_in_small_pieces(scene):
+def test_overlapping_pairs_do_not_depend_on_the_chunk_size(scene):
     detections, objects = tables(scene(20))
     whole, pieces = (
         matching.overlapping_pairs(detections, objects, same_class=False, at_once=number) for number in (10**6, 7)
@@ -131,7 +131,7 @@ def test_pairs_of_any_class_include_those_of_the_same_class(scene):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_correlation_is_scipys_over_a_plain_loop(scene, seed):
+def test_correlation_equals_scipys_on_pairs_from_a_simple_loop(scene, seed):
     detections, objects = tables(scene(seed))
     scores, ious = [], []
     for row in range(len(detections)):
@@ -143,7 +143,7 @@ def test_correlation_is_scipys_over_a_plain_loop(scene, seed):
         if best > 0.5:
             scores.append(detections.scores[row])
             ious.append(best)
-    ours = correlate(*localised(match(detections, objects)))
+    ours = correlate(*localized(match(detections, objects)))
     assert ours.n == len(scores) > 10
     assert ours.pcc == pytest.approx(stats.pearsonr(scores, ious)[0], abs=1e-12)
     assert ours.scc == pytest.approx(stats.spearmanr(scores, ious)[0], abs=1e-12)
@@ -169,11 +169,11 @@ def test_nearly_constant_values_give_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = correlate(1 + np.asarray([0, 1, 0]) * 2.3e-16, np.asarray([0.6, 0.7, 0.8]))
-    assert found.scc == pytest.approx(0, abs=1e-12)  # the one that differs is in the middle
+    assert found.scc == pytest.approx(0, abs=1e-12)  # the one that differs is in the middle of the ranking
 
 
-def test_half_a_million_points_correlate_as_some_of_them_do():
-    """With a table of all pairs they would take 2 TB."""
+def test_the_correlation_of_half_a_million_points_equals_that_of_a_sample():
+    """A table of all pairs would take 2 TB."""
     rng = np.random.default_rng(0)
     ious = rng.uniform(0.5, 1, 500_000)
     scores = ious + rng.normal(0, 0.1, len(ious))
@@ -183,53 +183,53 @@ def test_half_a_million_points_correlate_as_some_of_them_do():
 
 
 def brute_force(matches, label=None):
-    """The best (F1, threshold), counted anew for every threshold there could be."""
+    """The best (F1, threshold), counted for every possible threshold."""
     detections, objects = matches.detections, matches.objects
     wanted = [c for c in range(len(objects)) if not objects.crowd[c] and label in (None, objects.labels[c])]
     rows = [r for r in range(len(detections)) if not matches.ignored[r] and label in (None, detections.labels[r])]
     best = (0.0, None)
-    for cut in sorted({detections.scores[r] for r in rows}, reverse=True):
-        kept = [r for r in rows if detections.scores[r] >= cut]
-        right = sum(matches.matched[r] >= 0 for r in kept)
-        precision, recall = right / len(kept), right / len(wanted) if wanted else 0.0
-        f1 = 2 * precision * recall / (precision + recall) if right else 0.0
+    for threshold in sorted({detections.scores[r] for r in rows}, reverse=True):
+        kept = [r for r in rows if detections.scores[r] >= threshold]
+        correct = sum(matches.matched[r] >= 0 for r in kept)
+        precision, recall = correct / len(kept), correct / len(wanted) if wanted else 0.0
+        f1 = 2 * precision * recall / (precision + recall) if correct else 0.0
         if f1 > best[0] + 1e-12:
-            best = (f1, cut)
+            best = (f1, threshold)
     return best
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_thresholds_are_those_of_brute_force(scene, seed):
+def test_thresholds_equal_those_of_brute_force(scene, seed):
     given = scene(seed)
     matches = match(*tables(given))
     ours = best_thresholds(matches, given.classes)
-    f1, cut = brute_force(matches)
-    assert ours.overall.score == cut
+    f1, score = brute_force(matches)
+    assert ours.overall.score == score
     assert ours.overall.f1 == pytest.approx(f1)
     for label, name in enumerate(given.classes):
-        f1, cut = brute_force(matches, label)
-        assert ours.per_class[name].score == (ours.overall.score if cut is None else cut)
-        assert ours.per_class[name].f1 == (None if cut is None else pytest.approx(f1))
+        f1, score = brute_force(matches, label)
+        assert ours.per_class[name].score == (ours.overall.score if score is None else score)
+        assert ours.per_class[name].f1 == (None if score is None else pytest.approx(f1))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_sweep_is_what_matching_only_the_kept_detections_gives(scene, seed):
+def test_each_row_of_the_sweep_equals_matching_the_detections_above_its_threshold(scene, seed):
     given = scene(seed)
     values = sweep(match(*tables(given)))
-    for place in range(0, len(values.scores), 7):
+    for row in range(0, len(values.scores), 7):
         kept = {
-            image: {key: column[found["scores"].double() >= values.scores[place]] for key, column in found.items()}
+            image: {key: column[found["scores"].double() >= values.scores[row]] for key, column in found.items()}
             for image, found in given.detections.items()
         }
         again = match(detection_table(kept), object_table(given.ground_truth, given.category_ids))
         counted = ~again.ignored
         objects = (~again.objects.crowd).sum()
-        assert values.precision[place] == again.correct.sum() / counted.sum()
-        assert values.recall[place] == again.correct.sum() / objects
-        assert values.f1[place] == pytest.approx(2 * again.correct.sum() / (counted.sum() + objects))
+        assert values.precision[row] == again.correct.sum() / counted.sum()
+        assert values.recall[row] == again.correct.sum() / objects
+        assert values.f1[row] == pytest.approx(2 * again.correct.sum() / (counted.sum() + objects))
 
 
-def test_of_equal_f1_the_higher_threshold_is_taken():
+def test_the_higher_of_two_thresholds_with_the_same_f1_is_chosen():
     truth = {
         "images": [{"id": 1}],
         "annotations": [{"image_id": 1, "category_id": 1, "bbox": [x, 0, 10, 10]} for x in (0, 100, 150)],
@@ -257,7 +257,7 @@ def test_tied_scores_are_kept_or_dropped_together():
     assert values.precision.tolist() == [0.5]
 
 
-def test_by_label_falls_back_to_the_overall_threshold(scene):
+def test_a_class_without_threshold_has_the_overall_one(scene):
     given = scene(3)
     ours = best_thresholds(match(*tables(given)), given.classes)
     assert ours.by_label([given.classes[1], "never seen"]) == [
@@ -266,7 +266,7 @@ def test_by_label_falls_back_to_the_overall_threshold(scene):
     ]
 
 
-def test_without_any_right_detection_the_highest_score_is_the_threshold():
+def test_without_a_correct_detection_the_threshold_is_the_highest_score():
     truth = {"images": [{"id": 1}], "annotations": []}
     found = {
         "boxes": torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]]),

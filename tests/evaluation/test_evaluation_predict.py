@@ -1,4 +1,4 @@
-"""Detections in a user's own images, and that these stay as they are."""
+"""Prediction in images and videos: outputs, and input images that are never overwritten."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from rankwise.cli import main
 from rankwise.data import DataError, ShapesDataset, open_dataset
 from rankwise.data.transforms import EvalTransform
 from rankwise.evaluation.inference import detect
-from rankwise.evaluation.predict import find_images, predict_files
+from rankwise.evaluation.predict import predict_files
+from rankwise.evaluation.predictions import Output
 from rankwise.images.reading import read_pixels
-from rankwise.images.sources import Camera, Frame, find_inputs, frames
+from rankwise.images.sources import Camera, Frame, find_images, find_inputs, frames
 from rankwise.models import Detector, DetectorSettings, ModelError
 
 NOTHING = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0), "labels": np.zeros(0, dtype=np.int64)}
@@ -27,7 +28,7 @@ NOTHING = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0), "labels": np.zeros(
 def predict(words, out, batch_size=8):
     return predict_files(
         find_images([str(word) for word in words]),
-        out,
+        Output(out),
         read_pixels,
         lambda images: [NOTHING] * len(images),
         [],
@@ -35,11 +36,11 @@ def predict(words, out, batch_size=8):
     )
 
 
-def test_no_picture_is_written_over_an_image(tmp_path, monkeypatch, capsys):
+def test_input_images_are_never_overwritten(tmp_path, monkeypatch, capsys):
     photos = tmp_path / "photos"
     (photos / "more").mkdir(parents=True)
-    for place, name in enumerate(["a.png", "a.jpg", "b.jpg", "more/c.png", "more/d.png"]):
-        Image.new("RGB", (8, 6), (place, 0, 0)).save(photos / name)
+    for number, name in enumerate(["a.png", "a.jpg", "b.jpg", "more/c.png", "more/d.png"]):
+        Image.new("RGB", (8, 6), (number, 0, 0)).save(photos / name)
     (photos / "c.png").symlink_to(photos / "more" / "c.png")
     os.link(photos / "more" / "d.png", photos / "d.png")
     before = {file: file.read_bytes() for file in find_images([str(photos)])}
@@ -54,7 +55,7 @@ def test_no_picture_is_written_over_an_image(tmp_path, monkeypatch, capsys):
     assert f"photos/a.png: 0 objects, drawn in {photos / drawn['photos/a.png']}\n" in capsys.readouterr().out
 
 
-def test_pictures_of_an_earlier_call_are_written_anew(tmp_path):
+def test_images_of_an_earlier_call_are_replaced(tmp_path):
     Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
     for _ in range(2):
         (entry,) = predict([tmp_path / "a.png"], tmp_path / "out")
@@ -64,14 +65,14 @@ def test_pictures_of_an_earlier_call_are_written_anew(tmp_path):
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
-def test_a_batch_without_images_is_refused_before_anything_is_written(tmp_path, batch_size):
+def test_an_invalid_batch_size_is_refused_before_anything_is_written(tmp_path, batch_size):
     Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
     with pytest.raises(DataError, match=f"batch_size is {batch_size}: it must be at least 1"):
         predict([tmp_path / "a.png"], tmp_path / "out", batch_size)
     assert not (tmp_path / "out").exists()
 
 
-def test_evaluation_pads_with_the_colour_that_prediction_pads_with():
+def test_evaluation_and_prediction_pad_with_the_same_color():
     torch.manual_seed(0)
     settings = DetectorSettings.from_dict(
         {
@@ -96,8 +97,9 @@ ONE = {"boxes": np.array([[2.0, 1.0, 6.0, 5.0], [90.0, 90.0, 95.0, 95.0]]), "sco
 ONE |= {"labels": np.array([1, 0])}
 
 
-def predict_one(sources, out, **more):
-    return predict_files(sources, out, read_pixels, lambda images: [ONE] * len(images), ["a", "b/../c"], **more)
+def predict_one(sources, out, batch_size=1, **options):
+    output = Output(out, **options)
+    return predict_files(sources, output, read_pixels, lambda images: [ONE] * len(images), ["a", "b/../c"], batch_size)
 
 
 def write_video(path, count=5):
@@ -135,7 +137,7 @@ def test_a_camera_is_read_until_ctrl_c(tmp_path, monkeypatch, capsys):
     assert find_inputs(["1", "webcam2"]) == [Camera(1), Camera(2)]
 
 
-def test_videos_need_opencv_and_say_so(tmp_path, monkeypatch):
+def test_an_unreadable_video_or_a_missing_opencv_is_a_message(tmp_path, monkeypatch):
     (tmp_path / "clip.mp4").write_bytes(b"no video")
     with pytest.raises(DataError, match=r"clip\.mp4: OpenCV cannot read this video"):
         predict_one([tmp_path / "clip.mp4"], tmp_path / "out")
@@ -144,7 +146,7 @@ def test_videos_need_opencv_and_say_so(tmp_path, monkeypatch):
         predict_one([tmp_path / "clip.mp4"], tmp_path / "out")
 
 
-def test_files_of_coco_and_yolo_and_crops(tmp_path, capsys):
+def test_output_as_coco_yolo_and_crops(tmp_path, capsys):
     photos = tmp_path / "photos"
     photos.mkdir()
     Image.new("RGB", (20, 10), (9, 8, 7)).save(photos / "one.png")
@@ -156,7 +158,7 @@ def test_files_of_coco_and_yolo_and_crops(tmp_path, capsys):
     assert [row["category_id"] for row in coco["annotations"]] == [2, 1]
     assert [row["score"] for row in coco["annotations"]] == [0.9, 0.8]
     assert not list((tmp_path / "coco").glob("*.png"))
-    # YOLO's labels beside the images are a dataset.
+    # YOLO labels next to the images are a valid dataset.
     predict_one(files, photos, format="yolo", pictures=False)
     (photos / "images").mkdir()
     (photos / "one.png").rename(photos / "images" / "one.png")
@@ -174,7 +176,7 @@ def test_files_of_coco_and_yolo_and_crops(tmp_path, capsys):
     assert re.search(r"1 image in [\d.]+ s, [\d.]+ images/s\n", said)
 
 
-def test_a_threshold_that_leaves_nothing_is_answered_by_the_highest_score(tmp_path, capsys):
+def test_if_nothing_is_detected_the_highest_score_is_printed(tmp_path, capsys):
     torch.manual_seed(0)
     slim = {"name": "resnet10t", "args": {"channels": [8, 8, 16, 16], "stem_width": 8}}
     settings = {"input": {"short_side": 32, "max_side": 32}, "backbone": slim, "neck": {"channels": 16}}
@@ -190,7 +192,7 @@ def test_a_threshold_that_leaves_nothing_is_answered_by_the_highest_score(tmp_pa
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["predictions.json"]
 
 
-def test_a_detector_takes_folders_and_says_how_to_call_it_as_torchvision_is_called(tmp_path):
+def test_predict_accepts_folders_and_calling_a_detector_like_torchvision_explains_how(tmp_path):
     slim = {"name": "resnet10t", "args": {"channels": [8, 8, 16, 16], "stem_width": 8}}
     settings = {"input": {"short_side": 32, "max_side": 32}, "backbone": slim, "neck": {"channels": 16}}
     detector = Detector(DetectorSettings.from_dict({**settings, "head": {"channels": 16, "depth": 1}}), ["a"]).eval()

@@ -1,4 +1,4 @@
-"""The COCO results file."""
+"""COCO results files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pycocotools.coco import COCO
 from rankwise.evaluation import evaluate, read_results, results_json, write_results
 
 
-def test_the_file_is_one_that_pycocotools_takes_with_original_category_ids(scene, tmp_path):
+def test_pycocotools_reads_the_file_with_the_original_category_ids(scene, tmp_path):
     given = scene(0)
     write_results(tmp_path / "detections.json", given.detections, given.category_ids)
     truth = COCO()
@@ -27,7 +27,7 @@ def test_the_file_is_one_that_pycocotools_takes_with_original_category_ids(scene
     assert all(round(side, 2) == side for side in first["bbox"])
 
 
-def test_reading_the_file_back_gives_the_same_numbers(scene, tmp_path):
+def test_a_written_and_read_file_gives_the_same_metrics(scene, tmp_path):
     given = scene(1)
     write_results(tmp_path / "detections.json", given.detections, given.category_ids)
     again = read_results(tmp_path / "detections.json", given.category_ids)
@@ -46,7 +46,7 @@ def test_scores_keep_their_order_down_to_float32():
     assert written == sorted(set(written), reverse=True)
 
 
-def test_no_detections_are_an_empty_list(tmp_path):
+def test_without_detections_the_file_is_an_empty_list(tmp_path):
     write_results(tmp_path / "none.json", {}, [1])
     assert json.loads((tmp_path / "none.json").read_text()) == []
     assert read_results(tmp_path / "none.json", [1]) == {}

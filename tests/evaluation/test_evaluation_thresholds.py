@@ -1,4 +1,4 @@
-"""Thresholds for a precision and for LRP, and how certain thresholds are."""
+"""Thresholds by precision and by LRP, and their bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rankwise.evaluation.tables import detection_table, object_table, sorted_ima
 from rankwise.evaluation.thresholds import best_thresholds, sweep, with_intervals
 
 
-def matched(scene: Callable, seed: int, **kind: int) -> tuple[Matches, np.ndarray, list[str]]:
-    truth, found, category_ids, classes = scene(seed, **kind).parts
+def matched(scene: Callable, seed: int, **options: int) -> tuple[Matches, np.ndarray, list[str]]:
+    truth, found, category_ids, classes = scene(seed, **options).parts
     matches = match(detection_table(found, len(classes)), object_table(truth, category_ids))
     return matches, sorted_image_ids(truth), classes
 
 
 def lrp_by_hand(matches: Matches, threshold: float) -> float:
-    """The definition: localisation errors of matches, false positives and missed objects over their number."""
+    """The definition: localization errors of matches, false positives and missed objects over their number."""
     kept = (matches.detections.scores >= threshold) & ~matches.ignored
-    total = missed = 0.0
+    total = 0.0
     for row in np.flatnonzero(kept & matches.correct):
         a, b = matches.detections.boxes[row], matches.objects.boxes[matches.matched[row]]
         sides = np.minimum(a[2:], b[2:]) - np.maximum(a[:2], b[:2])
         shared = sides.prod()
         total += (1 - shared / ((a[2:] - a[:2]).prod() + (b[2:] - b[:2]).prod() - shared)) / 0.5
-    right = (kept & matches.correct).sum()
-    missed = (~matches.objects.crowd).sum() - right
-    wrong = kept.sum() - right
-    return (total + wrong + missed) / (right + wrong + missed)
+    correct = (kept & matches.correct).sum()
+    missed = (~matches.objects.crowd).sum() - correct
+    wrong = kept.sum() - correct
+    return (total + wrong + missed) / (correct + wrong + missed)
 
 
-def test_the_lrp_threshold_is_the_best_by_the_definition(scene: Callable) -> None:
+def test_the_lrp_threshold_minimizes_the_error_of_the_definition(scene: Callable) -> None:
     matches, _, classes = matched(scene, 1)
     values = sweep(matches)
     by_hand = [lrp_by_hand(matches, score) for score in values.scores]
@@ -42,7 +42,7 @@ def test_the_lrp_threshold_is_the_best_by_the_definition(scene: Callable) -> Non
     assert best.score == values.scores[int(np.argmin(by_hand))]
 
 
-def test_a_precision_is_reached_with_the_most_objects_and_fewest_boxes(scene: Callable) -> None:
+def test_the_threshold_of_a_precision_has_the_highest_recall_with_the_fewest_boxes(scene: Callable) -> None:
     matches, _, classes = matched(scene, 2)
     found = best_thresholds(matches, classes).by_precision
     assert found
@@ -58,10 +58,9 @@ def test_a_precision_is_reached_with_the_most_objects_and_fewest_boxes(scene: Ca
     assert all(sweep(matches).at_precision(percent / 100) is None for percent in unreached)
 
 
-def test_intervals_agree_with_drawing_images_one_by_one(scene: Callable) -> None:
-    """The oracle: build each drawn dataset, match it anew, and take the best thresholds there."""
-    kind = scene(3, images=14)
-    truth, found, category_ids, classes = kind.parts
+def test_intervals_equal_those_of_an_explicit_bootstrap(scene: Callable) -> None:
+    """The reference builds each resampled dataset, matches it again, and takes the best thresholds there."""
+    truth, found, category_ids, classes = scene(3, images=14).parts
     matches, image_ids, _ = matched(scene, 3, images=14)
     rounds = 60
     drawn = np.random.default_rng(0).multinomial(14, np.full(14, 1 / 14), size=rounds)
@@ -102,7 +101,7 @@ def test_more_images_narrow_the_interval_and_few_are_uncertain(scene: Callable) 
     assert widths[0] > 0.2
 
 
-def test_one_image_has_no_interval_and_nothing_right_has_none(scene: Callable) -> None:
+def test_a_single_image_or_no_correct_detection_gives_no_interval(scene: Callable) -> None:
     matches, image_ids, classes = matched(scene, 5, images=1)
     thresholds = best_thresholds(matches, classes)
     assert with_intervals(thresholds, matches, image_ids) == thresholds

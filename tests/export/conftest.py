@@ -1,4 +1,4 @@
-"""One small detector, exported once for all tests: tracing takes longer than everything else here."""
+"""A small detector, exported once for all tests, because tracing takes longer than the tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Exported:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """A detector whose scores and boxes spread, as if it were trained, with suppression outside and inside."""
+    """A detector with scores and boxes as varied as those of a trained one, exported with NMS outside and inside."""
     from rankwise.export.onnx import trace, write_checked
 
     settings = DetectorSettings(

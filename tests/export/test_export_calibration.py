@@ -1,4 +1,4 @@
-"""Calibrated scores of an ONNX file are those of torch, with suppression outside and inside."""
+"""Calibrated scores of an ONNX file equal those of torch, with NMS outside and inside."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rankwise.models import ModelError
 from rankwise.models.confidence import Confidence
 from rankwise.models.score_map import Curve, ScoreMap
 
-#: One class with many knots, one steeper than the raw scores, one flatter. A much flatter one would spread raw scores
-#: near 1, where float32 has few values left: networks that differ by one of them would differ in the result.
+#: One class with several knots, one steeper than the raw scores, one flatter. A much flatter curve would amplify the
+#: rounding of raw scores near 1.
 MAP = ScoreMap(
     (
         Curve("isotonic", (-6.0, -2.0, -1.0, 0.5), (-4.0, -2.0, 0.0, 0.5), 0.7),
@@ -50,7 +50,7 @@ def files(exported: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
         detector.confidence = before
 
 
-def test_onnx_and_torch_give_the_same_calibrated_scores(files: dict[str, Any]) -> None:
+def test_onnx_and_torch_return_the_same_calibrated_scores(files: dict[str, Any]) -> None:
     image = np.random.default_rng(1).integers(0, 256, (96, 160, 3), dtype=np.uint8)
     for arguments in ({}, {"precision": 0.9}, {"threshold": 0.25}, {"calibrated": False}):
         wanted = files["detector"].predict(image, **arguments)
@@ -65,7 +65,7 @@ def test_onnx_and_torch_give_the_same_calibrated_scores(files: dict[str, Any]) -
             np.testing.assert_allclose(found["boxes"], wanted["boxes"].numpy(), atol=1e-2)
 
 
-def test_who_runs_the_file_by_himself_gets_probabilities(files: dict[str, Any]) -> None:
+def test_the_outputs_of_the_file_are_probabilities_without_rankwise(files: dict[str, Any]) -> None:
     import onnxruntime
 
     images = np.random.default_rng(2).integers(0, 256, (2, 3, 96, 160), dtype=np.uint8)
@@ -84,14 +84,14 @@ def test_who_runs_the_file_by_himself_gets_probabilities(files: dict[str, Any]) 
         assert not scores[index, count[index] :].any()
 
 
-def test_raw_scores_of_0_and_1_are_mapped_as_in_numpy() -> None:
+def test_raw_scores_near_0_and_1_are_calibrated_as_in_numpy() -> None:
     """Sigmoids underflow and saturate; the graph takes logarithms of them."""
     from rankwise.export.calibration_graph import Nodes, calibrate
 
     extreme = np.array([[0, 1e-45, 1e-38, 1e-20, 0.5, 1 - 6e-8, 1]], dtype=np.float32).T
     raw = np.broadcast_to(extreme, (7, 3)).copy()
     nodes = Nodes("calibration")
-    calibrate(nodes, MAP, "raw", gives="scores")
+    calibrate(nodes, MAP, "raw", output="scores")
     value = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         nodes.nodes, "g", [value("raw", 1, [7, 3])], [value("scores", 1, [7, 3])], nodes.constants
@@ -104,8 +104,8 @@ def test_raw_scores_of_0_and_1_are_mapped_as_in_numpy() -> None:
     np.testing.assert_allclose(scores, wanted, atol=1e-4)
 
 
-def test_detections_inside_are_mapped_and_sorted_again() -> None:
-    """Suppression by itself: three boxes far from each other, whose order the map turns round."""
+def test_with_nms_inside_detections_are_calibrated_and_sorted_again() -> None:
+    """Three boxes far from each other, whose order the calibration reverses."""
     from rankwise.export.calibration_graph import calibrate_detections
     from rankwise.export.nms_graph import nms_graph
     from rankwise.models import PostprocessSettings
@@ -133,9 +133,7 @@ def test_detections_inside_are_mapped_and_sorted_again() -> None:
     assert not scores[0, 3:].any()
 
 
-def test_a_file_without_torch_is_predicted_from_the_command_line(
-    files: dict[str, Any], tmp_path: Path, capsys: Any
-) -> None:
+def test_the_command_line_predicts_with_a_calibrated_file(files: dict[str, Any], tmp_path: Path, capsys: Any) -> None:
     from PIL import Image
 
     pixels = np.random.default_rng(3).integers(0, 256, (96, 160, 3), dtype=np.uint8)

@@ -1,7 +1,8 @@
-"""The ONNX file says what the detector says."""
+"""The results of an ONNX file equal those of the detector."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rankwise.export.runtime import open_session
 from rankwise.models import BackboneSettings, Detector, DetectorSettings, ModelError
 from rankwise.models.settings import TestSettings
 
-# Lying, standing, odd, larger and smaller than what was traced; batches of one and of several.
+# Landscape, portrait, odd, larger and smaller than the traced size; with one and several images per batch.
 SIZES = [
     (1, 96, 160),
     (1, 160, 96),
@@ -34,7 +35,7 @@ SIZES = [
 ]
 
 
-def test_scores_and_boxes_are_torchs_at_ten_sizes(exported: Any) -> None:
+def test_scores_and_boxes_equal_those_of_torch_at_ten_sizes(exported: Any) -> None:
     session = open_session(exported.outside, threads=1)
     for shape in SIZES:
         found = compare(exported.detector, session, [shape], seed=sum(shape))
@@ -43,7 +44,7 @@ def test_scores_and_boxes_are_torchs_at_ten_sizes(exported: Any) -> None:
         assert found.scores <= 1e-4, shape
 
 
-def test_suppression_inside_finds_what_torchs_finds(exported: Any) -> None:
+def test_nms_inside_equals_that_of_torch(exported: Any) -> None:
     session, inside = open_session(exported.outside, threads=1), open_session(exported.inside, threads=1)
     found = compare_detections(exported.detector, session, inside, SIZES[:5], seed=7)
     assert found.matched >= 0.99
@@ -52,8 +53,8 @@ def test_suppression_inside_finds_what_torchs_finds(exported: Any) -> None:
 
 
 @pytest.mark.parametrize("per_class", [True, False])
-def test_suppression_inside_follows_its_settings(exported: Any, per_class: bool, tmp_path: Path) -> None:
-    """Few of a level, few in all, another overlap; the classes apart or together."""
+def test_nms_inside_uses_the_post_processing_settings(exported: Any, per_class: bool, tmp_path: Path) -> None:
+    """With lower limits per level and in total, another threshold, and per class or over all classes."""
     few = replace(
         exported.detector.settings.postprocess,
         topk=40,
@@ -78,7 +79,7 @@ def test_suppression_inside_follows_its_settings(exported: Any, per_class: bool,
     assert (boxes[1] <= [150, 100, 150, 100]).all()
 
 
-def test_an_image_without_detections_has_none(exported: Any, tmp_path: Path) -> None:
+def test_an_image_without_detections_has_empty_rows(exported: Any, tmp_path: Path) -> None:
     settings = replace(exported.detector.settings.postprocess, score_threshold=0.999999)
     detector = Detector(replace(exported.detector.settings, postprocess=settings), exported.detector.classes)
     path = tmp_path / "none.onnx"
@@ -108,12 +109,12 @@ def test_a_failed_check_leaves_no_file(exported: Any, tmp_path: Path) -> None:
         Differences(0, 0, 0, 0),
     ],
 )
-def test_differences_that_are_too_large_or_no_numbers_are_refused(differences: Differences) -> None:
+def test_differences_that_are_too_large_or_nan_are_refused(differences: Differences) -> None:
     with pytest.raises(ModelError, match="differ from those of the detector"):
         differences.check()
 
 
-def test_export_says_how_far_it_is_from_torch(
+def test_export_prints_the_differences_from_torch(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exported.detector.save(tmp_path / "best.safetensors")
@@ -121,13 +122,15 @@ def test_export_says_how_far_it_is_from_torch(
     made = exporting.export_run(tmp_path, nms="inside")
     assert made == tmp_path / "model.onnx"
     said = capsys.readouterr().out
-    assert "boxes differ by at most" in said
-    assert "NMS verified" in said
+    numbers = re.findall(r"random images: boxes differ by at most (\S+) pixels, scores by (\S+)$", said, re.MULTILINE)
+    assert len(numbers) == 2  # of the network, and of NMS
+    assert all(float(box) <= 1e-3 and float(score) <= 1e-4 for box, score in numbers)
+    assert "NMS verified on" in said
     assert "no test-time augmentation" not in said
     assert OnnxDetector(made).classes == exported.detector.classes
 
 
-def test_export_says_that_test_time_augmentation_is_left_out(
+def test_export_warns_that_test_time_augmentation_is_left_out(
     exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mirrored = replace(exported.detector.settings, test=TestSettings(flip=True))
@@ -137,7 +140,7 @@ def test_export_says_that_test_time_augmentation_is_left_out(
     assert "no test-time augmentation" in capsys.readouterr().out
 
 
-def test_the_file_names_its_sizes_and_keeps_no_paths(exported: Any) -> None:
+def test_the_file_has_named_dimensions_and_no_paths(exported: Any) -> None:
     model = onnx.load(exported.outside)
     shape = [item.dim_param or item.dim_value for item in model.graph.input[0].type.tensor_type.shape.dim]
     assert shape == ["batch", 3, "height", "width"]
@@ -145,7 +148,9 @@ def test_the_file_names_its_sizes_and_keeps_no_paths(exported: Any) -> None:
     assert str(Path(exporting.__file__).parent).encode() not in exported.outside.read_bytes()
 
 
-def test_what_cannot_be_exported_is_said(exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detector_that_cannot_be_exported_is_refused_with_a_reason(
+    exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ModelError, match="contains no detector"):
         exporting.export_run(tmp_path)
     with pytest.raises(ModelError, match="opset is 11: choose 18 or later"):

@@ -1,4 +1,4 @@
-"""An exported detector predicts as the original does, and without torch."""
+"""An exported detector predicts like the original, without torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rankwise.models import InputSettings, ModelError, PostprocessSettings, resi
 from rankwise.models.postprocess import postprocess
 from rankwise.types import Predictions
 
-# Run before anything else: whoever asks for one of these gets an error, as where they are not installed.
+# Runs before anything else: imports of these packages fail as if they were not installed.
 FORBID = """
 import sys
 class Forbidden:
@@ -42,8 +42,8 @@ def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("nms", ["outside", "inside"])
-def test_detections_are_those_of_the_original(exported: Any, nms: str) -> None:
-    # Of sizes that need no resizing, which differs by one step of a byte here and there.
+def test_detections_equal_those_of_the_original(exported: Any, nms: str) -> None:
+    # Sizes that need no resizing, because resized pixels may differ by one.
     images = [picture(96, 160), picture(96, 128, seed=1), picture(160, 96, seed=2)]
     found = OnnxDetector(getattr(exported, nms), threads=1).predict(images)
     for image, here in zip(images, found, strict=True):
@@ -55,7 +55,7 @@ def test_detections_are_those_of_the_original(exported: Any, nms: str) -> None:
 
 
 @pytest.mark.parametrize("nms", ["outside", "inside"])
-def test_predict_runs_where_there_is_no_torch(exported: Any, nms: str, tmp_path: Path) -> None:
+def test_predict_works_without_torch(exported: Any, nms: str, tmp_path: Path) -> None:
     for index, size in enumerate([(96, 160), (70, 100), (300, 210)]):
         Image.fromarray(picture(*size, seed=index)).save(tmp_path / f"image{index}.png")
     words = ["predict", str(getattr(exported, nms)), str(tmp_path), "--out", str(tmp_path / "out"), "--threshold=0.4"]
@@ -80,7 +80,7 @@ def test_predict_runs_where_there_is_no_torch(exported: Any, nms: str, tmp_path:
 
 @pytest.mark.parametrize("voting", [False, True])
 @pytest.mark.parametrize("per_class", [False, True])
-def test_suppression_in_numpy_is_that_of_torch(voting: bool, per_class: bool) -> None:
+def test_nms_in_numpy_equals_that_of_torch(voting: bool, per_class: bool) -> None:
     random = torch.Generator().manual_seed(3)
     corner = torch.rand(2000, 2, generator=random) * 200 - 20
     boxes = torch.cat([corner, corner + torch.rand(2000, 2, generator=random) * 60], dim=1)
@@ -97,7 +97,7 @@ def test_suppression_in_numpy_is_that_of_torch(voting: bool, per_class: bool) ->
     assert here["scores"] == pytest.approx(there["scores"].numpy(), abs=1e-6)
 
 
-def test_nothing_found_is_empty() -> None:
+def test_without_detections_the_arrays_are_empty() -> None:
     settings = PostprocessSettings(score_threshold=0.5)
     found = find_detections(np.zeros((4, 2)), np.ones((4, 4)), np.zeros(4, np.int64), (8, 8), (8, 8), settings)
     assert [len(values) for values in found.values()] == [0, 0, 0]
@@ -116,7 +116,7 @@ def test_images_are_resized_as_in_training(size: tuple[int, int]) -> None:
     assert np.abs(batch.astype(int) - wanted).max() <= 1
 
 
-def test_a_threshold_below_that_of_suppression_inside_is_refused(exported: Any) -> None:
+def test_a_threshold_below_that_of_nms_inside_is_refused(exported: Any) -> None:
     image = picture(96, 160)
     with pytest.raises(ModelError, match=r"drops scores below 0\.05; export the run with --nms outside"):
         OnnxDetector(exported.inside).predict([image], threshold=0.01)
@@ -128,7 +128,7 @@ def test_a_threshold_below_that_of_suppression_inside_is_refused(exported: Any) 
         OnnxDetector(exported.outside).predict([image], threshold=3)
 
 
-def test_own_thresholds_below_the_settings_are_kept_inside(exported: Any) -> None:
+def test_nms_inside_keeps_detections_above_the_lowest_threshold_of_the_run(exported: Any) -> None:
     from rankwise.export.onnx import _described, with_nms
 
     detector = exported.detector
@@ -155,7 +155,7 @@ def _other_format(path: Path, exported: Any) -> None:
 
 
 def _noise(path: Path, exported: Any) -> None:
-    path.write_bytes(b"nothing of the kind")
+    path.write_bytes(b"not an ONNX model")
 
 
 def _nothing(path: Path, exported: Any) -> None:
@@ -171,7 +171,7 @@ def _nothing(path: Path, exported: Any) -> None:
         (_nothing, "no such file"),
     ],
 )
-def test_other_files_are_told_apart(
+def test_files_that_are_not_exported_detectors_are_refused_with_a_reason(
     make: Any, message: str, exported: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "other.onnx"
@@ -183,22 +183,22 @@ def test_other_files_are_told_apart(
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_onnxruntime_is_said(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_onnxruntime_is_a_message(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelError, match=r"pip install onnx onnxscript onnxruntime"):
         OnnxDetector(exported.outside)
 
 
-def test_devices_are_named(exported: Any) -> None:
+def test_an_unsupported_device_is_refused(exported: Any) -> None:
     with pytest.raises(ModelError, match="runs on auto, cpu or cuda"):
         OnnxDetector(exported.outside, device="mps")
 
 
-def test_settings_travel_in_the_file(exported: Any) -> None:
+def test_the_file_contains_the_settings(exported: Any) -> None:
     manifest = OnnxDetector(exported.inside).manifest
     assert manifest.input == exported.detector.settings.input
     assert manifest.postprocess == replace(exported.detector.settings.postprocess, score_voting=False)
-    assert manifest.thresholds == exported.detector.thresholds
+    assert manifest.confidence.thresholds == exported.detector.thresholds
     assert manifest.nms == "inside"
 
 
@@ -212,19 +212,19 @@ WRONG = {
 
 
 @pytest.mark.parametrize("nms", ["outside", "inside"])
-@pytest.mark.parametrize("kind", WRONG)
-def test_a_file_with_wrong_metadata_is_refused(exported: Any, tmp_path: Path, nms: str, kind: str) -> None:
+@pytest.mark.parametrize("change", WRONG)
+def test_a_file_with_wrong_metadata_is_refused(exported: Any, tmp_path: Path, nms: str, change: str) -> None:
     model = onnx.load(getattr(exported, nms))
     (entry,) = [item for item in model.metadata_props if item.key == "rankwise"]
     values = json.loads(entry.value)
-    WRONG[kind](values)
+    WRONG[change](values)
     entry.value = json.dumps(values)
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="Export the run"):
         OnnxDetector(tmp_path / "model.onnx", threads=1).predict([picture(96, 160)])
 
 
-def test_the_same_inputs_are_taken_as_by_the_original(exported: Any, tmp_path: Path) -> None:
+def test_predict_accepts_the_same_inputs_as_the_original(exported: Any, tmp_path: Path) -> None:
     image = picture(96, 160)
     Image.fromarray(image).save(tmp_path / "image.png")
     tensor = torch.from_numpy(image).permute(2, 0, 1)

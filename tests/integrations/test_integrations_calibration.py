@@ -87,7 +87,7 @@ def test_transformers_logits_shift_alike(build: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
-        (ssdlite, ValueError, "SSD reports a softmax"),
+        (ssdlite, ValueError, "SSD has softmax scores"),
         (fcos, ValueError, "multiplies its scores by centerness"),
         (detr, ValueError, "no sigmoid scores"),
         (lambda: nn.Linear(1, 1), TypeError, "calibrate supports detectors of torchvision"),

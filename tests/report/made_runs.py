@@ -1,4 +1,4 @@
-"""Runs made up for the tests: the built-in images, and detections drawn around their objects by a seed."""
+"""Made-up runs for the tests: the built-in images, with random detections around their objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Found = dict[int, dict[str, torch.Tensor]]
 
 
 def detect_around(dataset: DetectionDataset, seed: int, noise: float) -> Found:
-    """Near each object some boxes, most of its class, the nearest with the highest scores; and boxes on nothing."""
+    """Boxes near each object, mostly of its class, the nearest with the highest scores; and boxes on the background."""
     rng = np.random.default_rng(seed)
     found: Found = {}
     for record in dataset.records:
@@ -74,7 +74,7 @@ def make_run(folder: Path, seed: int = 1, noise: float = 0.05, images: int = 30,
 
 
 class PaintedDataset(DetectionDataset):
-    """Images of one colour that no file holds."""
+    """Images of a single color, without files."""
 
     def load(self, index: int) -> tuple[torch.Tensor, ImageRecord]:
         record = self.records[index]
@@ -82,7 +82,7 @@ class PaintedDataset(DetectionDataset):
 
 
 def painted(names: list[str], classes: list[str], objects: int = 2, side: int = 100) -> PaintedDataset:
-    """A dataset with these names, each image with some objects in a row."""
+    """A dataset of images with these names, each with some objects side by side."""
     records = []
     for number, name in enumerate(names, start=1):
         left = np.arange(objects) * side / max(1, objects)
@@ -105,7 +105,7 @@ def painted(names: list[str], classes: list[str], objects: int = 2, side: int = 
 
 
 def opened(dataset: DetectionDataset, found: Found, name: str = "run", **values: Any) -> RunData:
-    """A run as the report sees it, without a folder."""
+    """A run for a report, without a folder."""
     result = evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
     fields = {"recipe": {}, "metrics": [], "dataset_name": "painted", "dataset_key": "painted", "notes": []} | values
     return RunData(name=name, dataset=dataset, evaluation=result, errors=classify(result.matches), **fields)

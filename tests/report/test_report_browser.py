@@ -1,4 +1,4 @@
-"""The page in a real browser: everything a reader clicks, points at, types and turns."""
+"""The report in a real browser: clicks, pointer, keyboard, touch and themes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankwise.report import write_report
 from rankwise.report.page import page_data, render
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
-# The first has no window and paints whenever asked; the others may take theirs for hidden, and stop.
+# The first one has no window and always paints; the others may consider theirs hidden and stop painting.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(
@@ -33,7 +33,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-#: Until the page has been painted twice. A browser that has nothing to show may stop painting: not for ever then.
+#: Waits until the page was painted twice, for at most two seconds: a browser may not paint a page that does not change.
 TWO_FRAMES = """() => new Promise(done => {
     setTimeout(done, 2000);
     requestAnimationFrame(() => requestAnimationFrame(done));
@@ -60,24 +60,24 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Visit:
-    """A page that is open, and everything it complained about or asked the network for."""
+    """An open page, with its console messages, errors and network requests."""
 
     def __init__(self, context: Any, path: Path) -> None:
         self.page = context.new_page()
         self.page.set_default_timeout(30_000)
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.messages: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: (self.messages.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", self.note)
         self.page.goto(path.as_uri())
 
     def note(self, request: Any) -> None:
         if not request.url.startswith(("file:", "data:")):
-            self.complaints.append(f"request: {request.url}")
+            self.messages.append(f"request: {request.url}")
 
     def show(self, locator: Any) -> dict[str, float]:
-        """Scroll to something, and wait until the page has noticed: scrolling hides the tooltip. Returns its place."""
+        """Scrolls to an element, waits until that has hidden the tooltip, and returns its bounding box."""
         locator.scroll_into_view_if_needed()
         self.page.evaluate(TWO_FRAMES)
         return locator.bounding_box()
@@ -96,7 +96,7 @@ def desktop(browser: Any) -> Any:
 
 @pytest.fixture
 def visit(browser: Any, desktop: Any) -> Iterator[Any]:
-    """Opens a report at a desk, or as the options say; in the end no page may have complained."""
+    """Opens a report on a desktop, or with other options; afterwards, no page may have logged anything."""
     contexts, visits = [], []
 
     def open_page(path: Path, **options: Any) -> Visit:
@@ -106,17 +106,17 @@ def visit(browser: Any, desktop: Any) -> Iterator[Any]:
         return visits[-1]
 
     yield open_page
-    complaints = [complaint for one in visits for complaint in one.complaints]
+    messages = [message for one in visits for message in one.messages]
     for one in visits:
         one.page.close()
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert messages == []
 
 
-def test_the_page_of_a_run_fills_every_section(visit: Any, reports: dict[str, Path]) -> None:
+def test_the_report_of_a_run_fills_every_section(visit: Any, reports: dict[str, Path]) -> None:
     page = visit(reports["one"]).page
-    for place in ("#scores .cell", "#errors tr[data-kind]", "#images .item"):  # drawn one after the other
+    for place in ("#scores .cell", "#errors tr[data-type]", "#images .item"):  # sections are drawn one after the other
         page.locator(place).first.wait_for(state="attached")
     assert page.locator("h1").inner_text() == "ape"
     assert page.locator("#overview .said li").count() == 5
@@ -127,8 +127,8 @@ def test_the_page_of_a_run_fills_every_section(visit: Any, reports: dict[str, Pa
     assert page.locator("#reliability svg.plot").count() == 1
     assert "Calibration error" in page.locator("#reliability .readout").inner_text()
     assert page.locator("#scores .cell").count() > 20
-    assert page.locator("#errors tbody tr[data-kind]").count() == 6
-    assert "IoU below 0.1" in page.locator("#errors tr[data-kind=background]").inner_text()
+    assert page.locator("#errors tbody tr[data-type]").count() == 6
+    assert "IoU below 0.1" in page.locator("#errors tr[data-type=background]").inner_text()
     assert page.locator("#images .item").count() == 12
 
 
@@ -138,11 +138,11 @@ def test_links_lead_to_their_sections_and_the_recipe_opens(visit: Any, reports: 
     page.locator("nav a[aria-current]", has_text="Errors").wait_for()
     assert page.locator("#errors h2").bounding_box()["y"] < 300
     assert not page.locator("#whole-recipe code", has_text="resnet10t").is_visible()
-    page.get_by_text("The whole recipe").click()
+    page.get_by_text("All 13 settings").click()
     page.locator("#whole-recipe code", has_text="resnet10t").wait_for()
 
 
-def test_a_pointer_and_arrow_keys_read_values_off_a_curve(visit: Any, reports: dict[str, Path]) -> None:
+def test_pointer_and_arrow_keys_show_the_values_of_a_curve(visit: Any, reports: dict[str, Path]) -> None:
     one = visit(reports["one"])
     chart = one.page.locator("#training figure", has_text="AP on the validation images").locator("svg.plot")
     box = one.show(chart)
@@ -171,28 +171,28 @@ def test_a_legend_hides_and_shows_a_line_in_all_precision_curves(visit: Any, rep
     assert page.locator("#precision polyline.wide").count() == 3
 
 
-def test_a_cell_of_score_against_iou_tells_its_count(visit: Any, reports: dict[str, Path]) -> None:
+def test_a_cell_of_score_against_iou_shows_its_count(visit: Any, reports: dict[str, Path]) -> None:
     one = visit(reports["one"])
     cell = one.page.locator("#scores .cell").nth(10)
     one.show(cell)
-    cell.hover(force=True)  # the frame that marks a cell lies on it
+    cell.hover(force=True)  # the hover outline covers it
     assert re.search(r"[1-9]\d* detections\nIoU 0\.\d\d to \d\.\d\d\nscore ", one.tip())
 
 
-def test_the_slider_moves_readouts_errors_and_boxes_together(visit: Any, reports: dict[str, Path]) -> None:
+def test_the_threshold_slider_updates_metrics_errors_and_boxes(visit: Any, reports: dict[str, Path]) -> None:
     one = visit(reports["one"])
     page = one.page
     slider, readout = page.locator("#threshold input[type=range]"), page.locator("#threshold .readout")
     chosen, boxes = readout.inner_text(), page.locator("#images .detection").count()
-    missed, found = one.numbers("#errors tr[data-kind=missed] .meter b")[0], one.numbers("#threshold .sizes td")
+    missed, found = one.numbers("#errors tr[data-type=missed] .meter b")[0], one.numbers("#threshold .sizes td")
     slider.focus()
     page.keyboard.press("End")
     page.wait_for_function("before => document.querySelectorAll('#images .detection').length < before", arg=boxes)
     assert readout.inner_text() != chosen
-    assert one.numbers("#errors tr[data-kind=missed] .meter b")[0] > missed
+    assert one.numbers("#errors tr[data-type=missed] .meter b")[0] > missed
     fewer = one.numbers("#threshold .sizes td")
     assert fewer[::2] == found[::2]  # objects of each size
-    assert sum(fewer[1::2]) < sum(found[1::2])  # and the part of them that is found
+    assert sum(fewer[1::2]) < sum(found[1::2])  # and their recall
     assert page.locator("#images .threshold .readout").inner_text() == readout.inner_text()
     assert "precision" in slider.get_attribute("aria-valuetext")
     page.keyboard.press("Home")
@@ -213,15 +213,19 @@ def test_dragging_in_the_chart_sets_the_threshold(visit: Any, reports: dict[str,
     page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 90, steps=4)
     page.mouse.up()
     page.wait_for_function("text => document.querySelector('#threshold .readout').innerText !== text", arg=before)
-    assert page.locator("#threshold .mark-text").all_text_contents()[-1].startswith("now ")
+    assert page.locator("#threshold .mark-text").all_text_contents()[-1].startswith("selected ")
 
 
-def test_the_sheet_begins_with_the_worst_and_can_be_ordered_and_turned(visit: Any, reports: dict[str, Path]) -> None:
+def test_the_images_with_the_most_errors_come_first_and_can_be_sorted_and_paged(
+    visit: Any, reports: dict[str, Path]
+) -> None:
     page = visit(reports["one"]).page
 
     def errors() -> list[int]:
         tallies = page.locator("#images .item .chips").all_inner_texts()
-        return [sum(map(int, re.findall(r"\d+", tally)[1:])) for tally in tallies]  # the first are the right ones
+        return [
+            sum(map(int, re.findall(r"\d+", tally)[1:])) for tally in tallies
+        ]  # the first one counts correct detections
 
     worst = errors()
     assert worst == sorted(worst, reverse=True)
@@ -237,7 +241,7 @@ def test_the_sheet_begins_with_the_worst_and_can_be_ordered_and_turned(visit: An
     assert len(names) == 12
 
 
-def test_filters_leave_the_images_that_fit_and_fade_other_boxes(visit: Any, reports: dict[str, Path]) -> None:
+def test_filters_keep_matching_images_and_dim_other_boxes(visit: Any, reports: dict[str, Path]) -> None:
     page = visit(reports["one"]).page
     page.get_by_label("Error", exact=True).select_option("duplicate")
     assert page.locator("#images .item").count() > 0
@@ -250,7 +254,7 @@ def test_filters_leave_the_images_that_fit_and_fade_other_boxes(visit: Any, repo
         assert item.locator(".box.missed:not(.dim)").count() > 0
     page.get_by_label("Error", exact=True).select_option("all")
     page.get_by_label("Class", exact=True).select_option("")
-    page.get_by_label("right boxes").uncheck()
+    page.get_by_label("correct boxes").uncheck()
     assert page.locator("#images .box.correct").count() == 0
     page.get_by_label("errors", exact=True).uncheck()
     assert page.locator("#images .detection").count() == 0
@@ -258,7 +262,7 @@ def test_filters_leave_the_images_that_fit_and_fade_other_boxes(visit: Any, repo
     assert page.locator("#images .box").count() == 0
 
 
-def test_pointing_at_a_box_tells_what_it_is(visit: Any, tmp_path: Path) -> None:
+def test_pointing_at_a_box_shows_its_class_score_and_error_type(visit: Any, tmp_path: Path) -> None:
     dataset = painted(["a.png"], ["cat", "dog"])
     found = {
         1: {
@@ -275,14 +279,14 @@ def test_pointing_at_a_box_tells_what_it_is(visit: Any, tmp_path: Path) -> None:
     picture.hover(position={"x": 0.8 * side, "y": 0.8 * side})
     assert one.tip().split("\n")[:2] == ["B cat 0.75", "background, IoU 0.00"]
     picture.hover(position={"x": 0.1 * side, "y": 0.4 * side})
-    assert one.tip().split("\n") == ["✓ dog 0.5", "right, IoU 1.00 with dog"]
+    assert one.tip().split("\n") == ["✓ dog 0.5", "correct, IoU 1.00 with dog"]
     picture.hover(position={"x": 0.6 * side, "y": 0.4 * side})
     assert one.tip().split("\n") == ["cat (annotated)", "missed"]
     picture.hover(position={"x": 0.4 * side, "y": 0.9 * side})
     assert one.page.locator("#tip.shown").count() == 0
 
 
-def test_the_viewer_goes_from_image_to_image_and_lights_boxes(visit: Any, reports: dict[str, Path]) -> None:
+def test_the_viewer_goes_from_image_to_image_and_highlights_boxes(visit: Any, reports: dict[str, Path]) -> None:
     page = visit(reports["one"]).page
     names = page.locator("#images .item h3").all_inner_texts()
     page.locator("#images .picture").first.click()
@@ -295,13 +299,13 @@ def test_the_viewer_goes_from_image_to_image_and_lights_boxes(visit: Any, report
     page.keyboard.press("ArrowLeft")
     assert title.inner_text() == names[1]
     page.locator("#viewer .boxes tbody tr").first.focus()
-    assert page.locator("#viewer .box.lit").count() == 1
+    assert page.locator("#viewer .box.highlighted").count() == 1
     page.keyboard.press("Escape")
     assert not page.locator("#viewer").is_visible()
 
 
 def settled(page: Any, expression: str, wanted: str) -> str:
-    """The value of an expression once it is what is wanted, or after some seconds of waiting."""
+    """The value of an expression as soon as it is the wanted one, or after five seconds."""
     for _ in range(100):
         if page.evaluate(expression) == wanted:
             break
@@ -316,7 +320,7 @@ def test_light_and_dark_follow_the_system_until_the_reader_chooses(visit: Any, r
     page.locator("#theme").click()
     light = page.evaluate(background)
     assert brightness(dark) < 60 < 200 < brightness(light)
-    assert page.evaluate("localStorage.getItem('rankwise-theme')") == "light"  # what the next visit begins with
+    assert page.evaluate("localStorage.getItem('rankwise-theme')") == "light"  # for the next visit
     page.locator("#theme").click()
     assert settled(page, background, dark) == dark
     page.emulate_media(color_scheme="light")
@@ -324,7 +328,7 @@ def test_light_and_dark_follow_the_system_until_the_reader_chooses(visit: Any, r
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(visit: Any, reports: dict[str, Path], scheme: str) -> None:
+def test_text_has_enough_contrast_with_its_background(visit: Any, reports: dict[str, Path], scheme: str) -> None:
     page = visit(reports["two"], color_scheme=scheme).page
     pairs = page.evaluate(
         """() => { const probe = document.body.appendChild(document.createElement('i'));
@@ -333,11 +337,11 @@ def test_text_stands_out_from_what_is_behind_it(visit: Any, reports: dict[str, P
             name => ['bg', 'surface'].map(back => [name, back, rgb(name), rgb(back)])); }"""
     )
     for name, back, color, behind in pairs:
-        least = 3.0 if name.startswith("run") else 4.5  # what WCAG asks of lines and of text
+        least = 3.0 if name.startswith("run") else 4.5  # required by WCAG for lines and for text
         assert contrast(color, behind) >= least, f"{name} on {back}"
 
 
-def test_two_runs_stand_side_by_side_with_differences_marked(visit: Any, reports: dict[str, Path]) -> None:
+def test_two_runs_are_shown_side_by_side_with_their_differences_marked(visit: Any, reports: dict[str, Path]) -> None:
     page = visit(reports["two"]).page
     assert page.locator("h1").inner_text().split() == ["focal", "and", "ape"]
     assert re.search(r"ape is \d+\.\d AP above focal", page.locator("#overview .lead").inner_text())
@@ -351,14 +355,14 @@ def test_two_runs_stand_side_by_side_with_differences_marked(visit: Any, reports
     assert changed.first.locator("th").inner_text() == "≠ loss"
     assert changed.first.locator("code").all_inner_texts() == ["FocalLoss", "APELoss"]
     assert page.locator("#threshold input[type=range]").count() == 2
-    assert page.locator("#errors tr[data-kind=missed] td").first.locator(".meter").count() == 2
+    assert page.locator("#errors tr[data-type=missed] td").first.locator(".meter").count() == 2
     assert page.locator("#images .item").first.locator(".picture").count() == 2
     assert page.locator("#images .item .tag", has_text="≠").count() > 0
     page.get_by_label("Order").select_option("gap")
     assert page.locator("#images .item").first.locator(".delta.good").inner_text() == "▲ better"
 
 
-def test_each_run_has_a_threshold_of_its_own(visit: Any, reports: dict[str, Path]) -> None:
+def test_each_run_has_its_own_threshold(visit: Any, reports: dict[str, Path]) -> None:
     page = visit(reports["two"]).page
     first, second = (page.locator("#threshold .readout").nth(place) for place in (0, 1))
     before = first.inner_text(), second.inner_text()
@@ -370,9 +374,9 @@ def test_each_run_has_a_threshold_of_its_own(visit: Any, reports: dict[str, Path
     assert first.inner_text() == before[0]
 
 
-def test_the_table_of_classes_sorts_and_changes_what_it_shows(visit: Any, reports: dict[str, Path]) -> None:
+def test_the_class_table_can_be_sorted_and_show_another_metric(visit: Any, reports: dict[str, Path]) -> None:
     one, two = visit(reports["one"]), visit(reports["two"])
-    assert (counts := one.numbers("#overview .classes tbody td:nth-child(2)")) == sorted(counts)  # the rare ones first
+    assert (counts := one.numbers("#overview .classes tbody td:nth-child(2)")) == sorted(counts)  # rare classes first
     one.page.locator("#overview .sort", has_text="AP").click()
     assert (values := one.numbers("#overview .classes tbody td:nth-child(3)")) == sorted(values, reverse=True)
     one.page.locator("#overview .sort", has_text="AP").click()
@@ -393,7 +397,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, reports
     chart = page.locator("#training svg.plot").first
     one.show(chart)
     chart.tap(position={"x": 150, "y": 60})
-    assert one.tip().startswith("step ")  # and stays, though the finger is gone
+    assert one.tip().startswith("step ")  # and stays after the tap
     page.locator("#images .picture").first.tap()
     picture = page.locator("#viewer .picture").first
     picture.wait_for()
@@ -404,7 +408,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(visit: Any, reports
     assert "IoU" in one.tip() or "annotated" in one.tip()
 
 
-def test_hostile_names_are_shown_as_they_are_and_run_nothing(visit: Any, tmp_path: Path) -> None:
+def test_malicious_names_are_shown_as_text_and_not_executed(visit: Any, tmp_path: Path) -> None:
     image, kind = "<img src=x onerror=alert(1)>.png", "</script><script>alert(2)</script>"
     dataset = painted([image, "b.png"], [kind, "<b>bold</b>", "'\"&amp;"])
     found = {
@@ -429,7 +433,7 @@ def test_hostile_names_are_shown_as_they_are_and_run_nothing(visit: Any, tmp_pat
     assert page.locator("script").count() == 2
 
 
-def test_runs_with_nothing_in_them_still_make_a_page(visit: Any, tmp_path: Path) -> None:
+def test_runs_without_detections_or_objects_have_a_report(visit: Any, tmp_path: Path) -> None:
     empty = painted(["a.png"], ["cat"], objects=0)
     pages = {
         "no detections": [opened(painted(["a.png"], ["cat", "dog"]), {})],
@@ -444,7 +448,7 @@ def test_runs_with_nothing_in_them_still_make_a_page(visit: Any, tmp_path: Path)
         path.write_text(render(page_data(runs)), encoding="utf-8")
         page = visit(path).page
         assert page.locator("#images .item").count() == len(runs), name
-        assert "Nothing was logged" in page.locator("#training").inner_text()
+        assert "No training log" in page.locator("#training").inner_text()
 
 
 def brightness(color: str) -> float:
@@ -452,7 +456,7 @@ def brightness(color: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """The ratio of luminances that WCAG defines."""
+    """The contrast ratio defined by WCAG."""
 
     def luminance(color: str) -> float:
         parts = [float(part) / 255 for part in re.findall(r"[\d.]+", color)[:3]]

@@ -1,4 +1,4 @@
-"""Kinds of error: each by an example, all as TIDE counts them, and what they cost by measuring without them."""
+"""Error types: an example of each, counts equal to those of TIDE, and costs equal to evaluating without the errors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from made_runs import detect_around
 from rankwise.data import ShapesDataset
 from rankwise.evaluation import evaluate
 from rankwise.evaluation.coco import coco_eval
-from rankwise.report.error_types import ERRORS, Errors, Kind, ap50_gains, classify
+from rankwise.report.error_types import ERRORS, Errors, ErrorType, ap50_gains, classify
 
 CAT, DOG = 0, 1
 OBJECT = [10.0, 10.0, 50.0, 50.0]
 
 
-def judged(
+def errors_of(
     objects: list[tuple[list[float], int]], detections: list[tuple[list[float], float, int]], **crowd: Any
 ) -> Errors:
     """Errors in one image; objects are (box, class), detections (box, score, class)."""
@@ -47,51 +47,53 @@ def judged(
 @pytest.mark.parametrize(
     ("box", "label", "kind", "iou"),
     [
-        (OBJECT, CAT, Kind.CORRECT, 1.0),
-        ([10, 10, 50, 30], CAT, Kind.CORRECT, 0.5),
-        ([10, 10, 50, 29], CAT, Kind.LOCALISATION, 0.475),
-        ([10, 10, 50, 14], CAT, Kind.LOCALISATION, 0.1),
-        ([10, 10, 50, 13], CAT, Kind.BACKGROUND, 0.075),
-        (OBJECT, DOG, Kind.CLASS, 1.0),
-        ([10, 10, 50, 20], DOG, Kind.BOTH, 0.25),
-        ([10, 10, 50, 13], DOG, Kind.BACKGROUND, 0.075),
-        ([60, 60, 90, 90], CAT, Kind.BACKGROUND, 0.0),
+        (OBJECT, CAT, ErrorType.CORRECT, 1.0),
+        ([10, 10, 50, 30], CAT, ErrorType.CORRECT, 0.5),
+        ([10, 10, 50, 29], CAT, ErrorType.LOCALIZATION, 0.475),
+        ([10, 10, 50, 14], CAT, ErrorType.LOCALIZATION, 0.1),
+        ([10, 10, 50, 13], CAT, ErrorType.BACKGROUND, 0.075),
+        (OBJECT, DOG, ErrorType.CLASS, 1.0),
+        ([10, 10, 50, 20], DOG, ErrorType.BOTH, 0.25),
+        ([10, 10, 50, 13], DOG, ErrorType.BACKGROUND, 0.075),
+        ([60, 60, 90, 90], CAT, ErrorType.BACKGROUND, 0.0),
     ],
 )
-def test_a_lone_detection_is_judged_by_class_and_overlap(box: list[float], label: int, kind: Kind, iou: float) -> None:
-    errors = judged([(OBJECT, CAT)], [(box, 0.9, label)])
+def test_a_single_detection_is_classified_by_class_and_iou(
+    box: list[float], label: int, kind: ErrorType, iou: float
+) -> None:
+    errors = errors_of([(OBJECT, CAT)], [(box, 0.9, label)])
     assert errors.kind.tolist() == [kind]
     assert errors.iou == pytest.approx([iou])
-    assert errors.target.tolist() == [-1 if kind is Kind.BACKGROUND else 0]
+    assert errors.target.tolist() == [-1 if kind is ErrorType.BACKGROUND else 0]
 
 
-def test_the_second_detection_of_an_object_is_a_duplicate_however_well_it_fits() -> None:
-    errors = judged([(OBJECT, CAT)], [([10, 10, 50, 40], 0.9, CAT), (OBJECT, 0.8, CAT)])
-    assert errors.kind.tolist() == [Kind.CORRECT, Kind.DUPLICATE]
+def test_the_second_detection_of_an_object_is_a_duplicate_even_with_a_higher_iou() -> None:
+    errors = errors_of([(OBJECT, CAT)], [([10, 10, 50, 40], 0.9, CAT), (OBJECT, 0.8, CAT)])
+    assert errors.kind.tolist() == [ErrorType.CORRECT, ErrorType.DUPLICATE]
     assert errors.iou == pytest.approx([0.75, 1.0])
 
 
-def test_a_box_on_another_class_is_a_localisation_error_while_its_own_class_is_near() -> None:
+def test_a_box_on_another_class_is_a_localization_error_if_an_object_of_its_own_class_is_near() -> None:
     beside, far = [40.0, 10.0, 80.0, 50.0], [60.0, 60.0, 90.0, 90.0]
     detections = [(OBJECT, 0.9, CAT), (beside, 0.8, CAT), (far, 0.7, CAT)]
-    errors = judged([(OBJECT, CAT), (beside, DOG), (far, DOG)], detections)
-    assert errors.kind.tolist() == [Kind.CORRECT, Kind.LOCALISATION, Kind.CLASS]
+    errors = errors_of([(OBJECT, CAT), (beside, DOG), (far, DOG)], detections)
+    assert errors.kind.tolist() == [ErrorType.CORRECT, ErrorType.LOCALIZATION, ErrorType.CLASS]
     assert errors.target.tolist() == [0, 0, 2]
 
 
-def test_a_detection_on_a_crowd_is_no_error_and_a_crowd_is_not_missed() -> None:
-    errors = judged([(OBJECT, CAT)], [([20, 20, 40, 40], 0.9, CAT)], crowd=[0])
-    assert errors.kind.tolist() == [Kind.IGNORED]
+def test_a_detection_on_a_crowd_region_is_not_an_error_and_crowd_regions_are_not_missed() -> None:
+    errors = errors_of([(OBJECT, CAT)], [([20, 20, 40, 40], 0.9, CAT)], crowd=[0])
+    assert errors.kind.tolist() == [ErrorType.IGNORED]
     assert {kind: int(count[0]) for kind, count in errors.counts(np.array([0.0])).items()} == dict.fromkeys(
-        (Kind.CORRECT, *ERRORS), 0
+        (ErrorType.CORRECT, *ERRORS), 0
     )
 
 
-def test_whether_an_object_is_missed_depends_on_what_the_threshold_keeps() -> None:
-    errors = judged([(OBJECT, CAT)], [([10, 10, 50, 25], 0.75, CAT), (OBJECT, 0.5, CAT)])
+def test_whether_an_object_is_missed_depends_on_the_threshold() -> None:
+    errors = errors_of([(OBJECT, CAT)], [([10, 10, 50, 25], 0.75, CAT), (OBJECT, 0.5, CAT)])
     counts = errors.counts(np.array([0.8, 0.75, 0.6, 0.5, 0.1]))
-    assert counts[Kind.CORRECT].tolist() == [0, 0, 0, 1, 1]
-    assert counts[Kind.MISSED].tolist() == [1, 0, 0, 0, 0]  # from 0.75 on a localisation error is on it
+    assert counts[ErrorType.CORRECT].tolist() == [0, 0, 0, 1, 1]
+    assert counts[ErrorType.MISSED].tolist() == [1, 0, 0, 0, 0]  # at 0.75, a localization error refers to it
 
 
 def test_counts_by_threshold_and_by_class_agree() -> None:
@@ -101,40 +103,40 @@ def test_counts_by_threshold_and_by_class_agree() -> None:
         for kind, counts in errors.by_class(threshold, 8).items():
             assert counts.sum() == whole[kind][0]
         kept = errors.matches.detections.scores >= threshold
-        assert sum(int(whole[kind][0]) for kind in whole if kind is not Kind.MISSED) == kept.sum()
+        assert sum(int(whole[kind][0]) for kind in whole if kind is not ErrorType.MISSED) == kept.sum()
         confused = errors.confusions(threshold, 8)
-        assert sum(number for *_, number in confused) == whole[Kind.CLASS][0]
-        assert all(truth != taken for truth, taken, _ in confused)
+        assert sum(number for *_, number in confused) == whole[ErrorType.CLASS][0]
+        assert all(truth != predicted for truth, predicted, _ in confused)
 
 
-def test_kinds_are_counted_as_tide_counts_them() -> None:
+def test_counts_by_type_equal_those_of_tide() -> None:
     errors = made_scene()[1]
     table, objects = errors.matches.detections, errors.matches.objects
     tide = coco_eval(np.unique(objects.image_ids), objects, table, 8).tide_errors(0.5, 0.1)["counts"]
     counts = errors.counts(np.array([-1.0]))
-    names = {"MISSED": "Miss", "BACKGROUND": "Bkg", "LOCALISATION": "Loc", "CLASS": "Cls", "BOTH": "Both"}
+    names = {"MISSED": "Miss", "BACKGROUND": "Bkg", "LOCALIZATION": "Loc", "CLASS": "Cls", "BOTH": "Both"}
     for kind in ERRORS:
         assert counts[kind][0] == tide[names.get(kind.name, "Dupe")] > 0, kind
 
 
-def test_what_a_kind_costs_is_what_measuring_without_it_gives() -> None:
-    """Where correcting is plain: background and duplicate detections go, missed objects do not count."""
+def test_the_cost_of_a_type_equals_the_gain_of_evaluating_without_it() -> None:
+    """For types that are corrected by removal: background and duplicate detections, and missed objects."""
     dataset, errors, result = made_scene()
     gains = ap50_gains(errors, 8)
-    for kind in (Kind.MISSED, Kind.BACKGROUND, Kind.DUPLICATE):
+    for kind in (ErrorType.MISSED, ErrorType.BACKGROUND, ErrorType.DUPLICATE):
         assert corrected(dataset, errors, kind).ap50 == pytest.approx(result.ap50 + gains[kind], abs=1e-9), kind
     assert all(gains[kind] > 0 for kind in ERRORS)
 
 
-def test_without_objects_no_cost_is_defined() -> None:
-    errors = judged([], [(OBJECT, 0.9, CAT)])
+def test_without_objects_the_costs_are_undefined() -> None:
+    errors = errors_of([], [(OBJECT, 0.9, CAT)])
     assert set(ap50_gains(errors, 2).values()) == {None}
-    assert errors.kind.tolist() == [Kind.BACKGROUND]
+    assert errors.kind.tolist() == [ErrorType.BACKGROUND]
 
 
 def test_without_detections_every_object_is_missed() -> None:
-    errors = judged([(OBJECT, CAT), (OBJECT, DOG)], [])
-    assert errors.counts(np.array([0.0]))[Kind.MISSED].tolist() == [2]
+    errors = errors_of([(OBJECT, CAT), (OBJECT, DOG)], [])
+    assert errors.counts(np.array([0.0]))[ErrorType.MISSED].tolist() == [2]
 
 
 def made_scene() -> Any:
@@ -143,11 +145,11 @@ def made_scene() -> Any:
     return dataset, classify(result.matches), result
 
 
-def corrected(dataset: ShapesDataset, errors: Errors, kind: Kind) -> Any:
-    """The evaluation without detections of a kind or, for missed, without the objects."""
+def corrected(dataset: ShapesDataset, errors: Errors, kind: ErrorType) -> Any:
+    """The evaluation without detections of a type or, for missed, without the objects."""
     table, objects = errors.matches.detections, errors.matches.objects
     truth = dataset.ground_truth()
-    if kind is Kind.MISSED:
+    if kind is ErrorType.MISSED:
         missed = (errors.matches.found_by < 0) & np.isneginf(errors.covered_at)
         ids = set(objects.annotation_ids[missed].tolist())
         truth["annotations"] = [row for row in truth["annotations"] if row["id"] not in ids]

@@ -1,4 +1,4 @@
-"""From runs to the page: what is read, what is chosen, what is refused, and that nothing in it can run or leave."""
+"""Reports: reading runs, choosing images, refusing bad input, and a page that is self-contained and safe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rankwise.evaluation import sweep
 from rankwise.evaluation.results import EvaluatedRun
 from rankwise.evaluation.thresholds import at_scores
 from rankwise.report import ReportError, numbers, report_on, write_report
-from rankwise.report.error_types import Kind
+from rankwise.report.error_types import ErrorType
 from rankwise.report.findings import comparison, findings
 from rankwise.report.page import SCRIPTS, page_data, render
 from rankwise.report.runs import read_metrics, read_run, run_data, run_names
@@ -47,7 +47,7 @@ def embedded(page: str) -> dict[str, Any]:
     return json.loads(match.group(1))
 
 
-def test_a_report_holds_the_recipe_the_curves_and_the_numbers_of_the_evaluation(run: Path) -> None:
+def test_a_report_contains_recipe_curves_and_metrics_of_the_run(run: Path) -> None:
     path = write_report([run])
     assert path == run / "report.html"
     data = embedded(path.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def test_a_report_holds_the_recipe_the_curves_and_the_numbers_of_the_evaluation(
     assert len(data["datasets"][0]["sheet"]) == len(own["boxes"]) == 30
 
 
-def test_a_run_without_a_calibration_is_reported_with_raw_scores_and_a_broken_one_is_refused(
+def test_a_run_without_calibration_is_reported_with_raw_scores_and_a_damaged_calibration_is_refused(
     run: Path, tmp_path: Path
 ) -> None:
     old = Path(shutil.copytree(run, tmp_path / "old"))
@@ -81,7 +81,7 @@ def test_a_run_without_a_calibration_is_reported_with_raw_scores_and_a_broken_on
     assert "The scores are raw" in own["notes"][0]
 
 
-def test_every_pixel_of_a_report_is_inside_its_file(run: Path) -> None:
+def test_a_report_is_self_contained(run: Path) -> None:
     page = write_report([run]).read_text(encoding="utf-8")
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page)
     assert "url(" not in page
@@ -89,14 +89,14 @@ def test_every_pixel_of_a_report_is_inside_its_file(run: Path) -> None:
     assert len(page) < 2_000_000
 
 
-def test_the_only_script_that_may_run_is_the_one_in_the_template(run: Path) -> None:
+def test_the_content_security_policy_allows_only_the_script_of_the_template(run: Path) -> None:
     page = write_report([run]).read_text(encoding="utf-8")
     script = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)[-1]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in page
 
 
-def test_the_template_makes_no_html_of_text_and_lists_all_its_scripts() -> None:
+def test_the_scripts_never_insert_text_as_html_and_all_are_listed() -> None:
     template = resources.files("rankwise.report") / "template"
     names = {entry.name for entry in template.iterdir()}
     assert {name for name in names if name.endswith(".js")} == set(SCRIPTS)
@@ -106,7 +106,7 @@ def test_the_template_makes_no_html_of_text_and_lists_all_its_scripts() -> None:
             assert word not in text.replace("http://www.w3.org/2000/svg", ""), f"{name}: {word}"
 
 
-def test_names_from_data_cannot_end_the_data_or_the_title() -> None:
+def test_names_from_the_data_cannot_close_the_script_or_title_element() -> None:
     dataset = painted(
         ["</script><script>alert(1)</script>.png", "{{script}}<!--"], ["<img src=x onerror=alert(2)>", "b"]
     )
@@ -118,28 +118,28 @@ def test_names_from_data_cannot_end_the_data_or_the_title() -> None:
     assert embedded(page) == json.loads(json.dumps(data))
 
 
-def test_a_folder_whose_name_is_no_text_is_reported_all_the_same(tmp_path: Path) -> None:
+def test_a_folder_name_that_is_not_valid_text_is_shown_with_question_marks(tmp_path: Path) -> None:
     run = make_run(tmp_path / "caf\udce9", images=3)
     page = write_report([run], tmp_path / "out" / "page.html").read_text(encoding="utf-8")
     assert "caf?" in page
 
 
-def test_the_sweep_of_a_page_holds_the_chosen_threshold_and_agrees_with_the_whole_sweep(run: Path) -> None:
+def test_the_reduced_sweep_contains_the_best_threshold_and_agrees_with_the_full_sweep(run: Path) -> None:
     data = read_run(run, "ape")
     thin, whole = numbers.threshold_sweep(data.evaluation, data.errors), sweep(data.evaluation.matches)
     assert thin["scores"] == sorted(thin["scores"])
-    assert numbers.score_text(data.evaluation.thresholds.overall.score) in thin["scores"]
+    assert numbers.rounded_score(data.evaluation.thresholds.overall.score) in thin["scores"]
     assert max(thin["f1"]) == pytest.approx(whole.f1.max(), abs=1e-4)
     for row in range(0, len(thin["scores"]), 10):
         right, wrong = (
             thin["correct"][row],
-            sum(thin[name][row] for name in ("background", "localisation", "class", "both", "duplicate")),
+            sum(thin[name][row] for name in ("background", "localization", "class", "both", "duplicate")),
         )
         assert thin["precision"][row] == pytest.approx(right / (right + wrong), abs=1e-4)
         assert thin["recall"][row] == pytest.approx(right / data.evaluation.objects, abs=1e-4)
 
 
-def test_found_objects_are_counted_by_size_and_add_up_to_the_recall(run: Path) -> None:
+def test_detected_objects_by_size_add_up_to_all_correct_detections(run: Path) -> None:
     data = read_run(run, "ape")
     thin = numbers.threshold_sweep(data.evaluation, data.errors)
     sizes = thin["sizes"]
@@ -153,13 +153,13 @@ def test_precision_recall_curves_are_those_of_the_evaluation(run: Path) -> None:
     evaluation = read_run(run, "ape").evaluation
     curves = numbers.precision_recall(evaluation)
     assert curves["recall"][-1] == 1.0
-    for place, iou in enumerate(curves["ious"]):
+    for index, iou in enumerate(curves["ious"]):
         expected = 1000 * evaluation.curves.at(iou)[::2]
-        assert np.abs(np.asarray(curves["classes"])[:, place].T - expected).max() <= 0.5
-        assert np.abs(np.asarray(curves["mean"][place]) - expected.mean(axis=1)).max() <= 0.5
+        assert np.abs(np.asarray(curves["classes"])[:, index].T - expected).max() <= 0.5
+        assert np.abs(np.asarray(curves["mean"][index]) - expected.mean(axis=1)).max() <= 0.5
 
 
-def test_the_density_counts_every_well_localised_detection_once(run: Path) -> None:
+def test_the_density_counts_every_well_localized_detection_once(run: Path) -> None:
     evaluation = read_run(run, "ape").evaluation
     density = numbers.score_density(evaluation)
     assert sum(cell[2] for cell in density["cells"]) == evaluation.correlation.n > 0
@@ -180,7 +180,7 @@ def test_a_recipe_is_flattened_with_classes_by_name() -> None:
     }
 
 
-def test_curves_take_the_later_line_of_a_step_and_leave_out_what_is_no_number() -> None:
+def test_curves_use_the_later_line_of_a_step_and_skip_values_that_are_not_finite_numbers() -> None:
     lines = [
         {"kind": "train", "step": 2, "ranking": 0.4, "seconds": {"wait": 1}},
         {"kind": "train", "step": 1, "ranking": 0.5, "box": float("nan")},
@@ -198,7 +198,7 @@ def test_a_long_curve_is_averaged_in_blocks() -> None:
     assert np.allclose(curve["y"], 0.5, atol=0.03)
 
 
-def test_the_images_with_most_errors_over_all_runs_come_first() -> None:
+def test_the_images_with_the_most_errors_over_all_runs_come_first() -> None:
     dataset = painted([f"{number}.png" for number in range(4)], CLASSES)
     perfect = {record.image_id: record for record in dataset.records}
 
@@ -221,7 +221,7 @@ def test_the_images_with_most_errors_over_all_runs_come_first() -> None:
     assert choose_images([first, second], 3) == [2, 1, 0]
 
 
-def test_boxes_of_an_image_say_what_became_of_each() -> None:
+def test_the_boxes_of_an_image_have_their_error_types_and_objects() -> None:
     dataset = painted(["a.png", "b.png"], CLASSES)
     record = dataset.records[1]
     found = {
@@ -233,12 +233,12 @@ def test_boxes_of_an_image_say_what_became_of_each() -> None:
     }
     rows = box_rows(opened(dataset, found).errors, 2)
     assert rows["objects"] == [[0.5, None], [None, None]]
-    assert rows["detections"][0][4:] == [0.5, int(record.labels[0]), Kind.CORRECT, 1.0, 0]
-    assert rows["detections"][1] == [70.0, 70.0, 90.0, 90.0, 0.25, 0, Kind.BACKGROUND, 0.0, -1]
+    assert rows["detections"][0][4:] == [0.5, int(record.labels[0]), ErrorType.CORRECT, 1.0, 0]
+    assert rows["detections"][1] == [70.0, 70.0, 90.0, 90.0, 0.25, 0, ErrorType.BACKGROUND, 0.0, -1]
     assert box_rows(opened(dataset, found).errors, 1) == {"detections": [], "objects": [[None, None], [None, None]]}
 
 
-def test_pictures_are_made_small_and_stop_at_the_budget() -> None:
+def test_images_are_reduced_in_size_and_stop_at_the_budget() -> None:
     dataset = painted([f"{number}.png" for number in range(5)], CLASSES, side=1500)
     rows = picture_rows(dataset, [3, 1, 0], budget=10_000_000)
     assert [row["name"] for row in rows] == ["3.png", "1.png", "0.png"]
@@ -250,7 +250,7 @@ def test_pictures_are_made_small_and_stop_at_the_budget() -> None:
     assert len(picture_rows(dataset, [0, 1, 2], budget=1)) == 1
 
 
-def test_an_image_that_is_gone_leaves_its_boxes_and_the_reason() -> None:
+def test_an_unreadable_image_is_replaced_by_the_error_and_keeps_its_boxes() -> None:
     class Gone(PaintedDataset):
         def load(self, index: int) -> Any:
             raise DataError("a.png: there is no such file")
@@ -261,30 +261,39 @@ def test_an_image_that_is_gone_leaves_its_boxes_and_the_reason() -> None:
     assert len(row["objects"]) == 2
 
 
-def test_sentences_name_the_costliest_errors_and_the_weakest_class(run: Path) -> None:
-    said = " ".join(findings(read_run(run, "ape")))
-    assert "on 30 images" in said
-    assert "Most would be gained from" in said
-    assert "Weakest class:" in said
+def test_findings_name_the_best_threshold_the_costliest_errors_and_the_class_with_the_lowest_ap(run: Path) -> None:
+    data = read_run(run, "ape")
+    metrics, threshold, _, errors, classes = findings(data)
+    best, per_class = data.evaluation.thresholds.overall, data.evaluation.per_class
+    assert metrics.startswith(f"AP {data.evaluation.ap:.1f} (AP50 ")
+    assert metrics.endswith(f" on 30 images with {data.evaluation.objects} objects of 8 classes.")
+    assert threshold.startswith(f"The best F1 is {100 * best.f1:.0f} %, at threshold {best.score:.3g}")
+    assert threshold.endswith(f"a precision of {100 * best.precision:.0f} % and a recall of {100 * best.recall:.0f} %.")
+    costliest, second = sorted(data.gains, key=data.gains.__getitem__, reverse=True)[:2]
+    assert errors.lower().startswith(costliest.name.lower())
+    assert f": {data.gains[costliest]:.1f} AP50, followed by {second.name.lower()}" in errors
+    lowest, highest = min(per_class.values()), max(per_class.values())
+    names = {ap: name for name, ap in per_class.items()}
+    assert classes == f"Lowest AP: {names[lowest]} ({lowest:.1f}). Highest AP: {names[highest]} ({highest:.1f})."
 
 
-def test_a_run_without_objects_or_without_a_right_detection_says_so() -> None:
+def test_a_run_without_objects_or_without_a_correct_detection_says_so() -> None:
     nothing = painted(["a.png"], CLASSES, objects=0)
     assert "no objects" in findings(opened(nothing, {}))[0]
-    assert "No detection is right" in findings(opened(painted(["a.png"], CLASSES), {}))[1]
+    assert "No detection is correct" in findings(opened(painted(["a.png"], CLASSES), {}))[1]
 
 
-def test_comparisons_say_by_how_much_and_refuse_other_images() -> None:
+def test_comparisons_state_the_difference_in_ap_unless_the_images_differ() -> None:
     dataset = painted([f"{number}.png" for number in range(6)], CLASSES)
     good, poor = opened(dataset, detect_around(dataset, 0, 0.01), "good"), opened(dataset, {}, "poor")
     (sentence,) = comparison([poor, good])
-    assert sentence.startswith(f"good is {good.evaluation.ap:.1f} AP above poor; it gains most at")
+    assert sentence.startswith(f"good is {good.evaluation.ap:.1f} AP above poor; it gains most for")
     assert comparison([poor, opened(dataset, {}, "twin")]) == ["twin and poor have the same AP, 0.0."]
     (sentence,) = comparison([good, opened(dataset, {}, "far", dataset_key="other")])
-    assert "do not compare" in sentence
+    assert sentence == "far and good were evaluated on different images: their metrics are not comparable."
 
 
-def test_runs_on_other_images_have_sheets_of_their_own() -> None:
+def test_runs_on_different_images_have_separate_images() -> None:
     first, second = painted(["a.png"], CLASSES), painted(["b.png", "c.png"], ["cow"])
     data = page_data([opened(first, {}), opened(second, {}, dataset_key="other")])
     assert [[row["name"] for row in dataset["sheet"]] for dataset in data["datasets"]] == [
@@ -294,7 +303,7 @@ def test_runs_on_other_images_have_sheets_of_their_own() -> None:
     assert [len(run["boxes"]) for run in data["runs"]] == [1, 2]
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+def test_runs_with_the_same_name_are_distinguished_by_their_parent_folders(tmp_path: Path) -> None:
     assert run_names([tmp_path / "a/run", tmp_path / "b/run", tmp_path / "c"]) == ["a/run", "b/run", "c"]
 
 
@@ -318,14 +327,14 @@ def test_a_run_without_results_is_evaluated_first(run: Path, tmp_path: Path, mon
 
 
 def measured(run: Path, folder: Path) -> EvaluatedRun:
-    """What an evaluation of a made-up run gives that writes to a folder."""
+    """The result of evaluating a made-up run into a folder."""
     settings, dataset = open_run(run)
     for name in ("recipe.yaml", "eval.json"):
         (folder / name).write_bytes((run / name).read_bytes())
     return EvaluatedRun(folder, folder, settings, None, dataset, read_run(run, "ape").evaluation)
 
 
-def test_after_an_evaluation_the_report_is_beside_its_results_with_its_numbers(
+def test_after_an_evaluation_the_report_is_next_to_the_results_with_the_same_metrics(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = measured(run, tmp_path)
@@ -334,21 +343,21 @@ def test_after_an_evaluation_the_report_is_beside_its_results_with_its_numbers(
     data = embedded((tmp_path / "report.html").read_text())
     assert data["runs"][0]["summary"]["ap"] == done.evaluation.ap
     assert data["runs"][0]["name"] == tmp_path.name
-    assert report_on(None, "") is None  # in the other processes of a training
+    assert report_on(None, "") is None  # on other ranks
 
 
-def test_a_report_that_cannot_be_written_is_a_message(
+def test_a_report_that_cannot_be_written_prints_a_message(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "report.html").mkdir()
     assert report_on(measured(run, tmp_path), f"rankwise report {tmp_path}") is None
     said = capsys.readouterr()
     assert "report.html: could not be written (Is a directory)" in said.err
-    assert f"All results are written; for the report try: rankwise report {tmp_path}" in said.err
+    assert f"All results are saved; to write the report, run: rankwise report {tmp_path}" in said.err
     assert said.out == ""
 
 
-def test_on_other_images_the_page_has_their_best_thresholds_and_says_so(run: Path, tmp_path: Path) -> None:
+def test_on_other_images_the_report_has_their_best_thresholds_and_says_so(run: Path, tmp_path: Path) -> None:
     done = measured(run, tmp_path)
     best = done.evaluation.thresholds
     own = at_scores(done.evaluation.matches, list(done.evaluation.per_class), dict.fromkeys(best.per_class, 0.9))
@@ -359,22 +368,22 @@ def test_on_other_images_the_page_has_their_best_thresholds_and_says_so(run: Pat
     assert any("which were chosen on its validation images, are in eval.json" in note for note in data.notes)
 
 
-def test_metrics_cut_off_by_a_kill_are_read_up_to_there(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_of_metrics_is_skipped(tmp_path: Path) -> None:
     lines = [{"kind": "train", "step": 10, "ranking": 1.5}, {"kind": "eval", "step": 20, "ap": None}]
     (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"kind": "tra')
     assert read_metrics(tmp_path / "metrics.jsonl") == lines
 
 
-def test_a_report_says_when_its_numbers_are_not_those_of_eval_json(run: Path, tmp_path: Path) -> None:
+def test_a_report_warns_if_its_ap_differs_from_eval_json(run: Path, tmp_path: Path) -> None:
     changed = make_run(tmp_path / "changed", images=4)
     values = json.loads((changed / "eval.json").read_text())
     (changed / "eval.json").write_text(json.dumps(values | {"ap": 99.0}))
     (note,) = read_run(changed, "changed").notes
-    assert "eval.json says AP 99.0" in note
+    assert note.startswith("AP is 99.0 in eval.json but ")
     assert read_run(run, "ape").notes == []
 
 
-def test_what_cannot_be_reported_is_refused_with_a_way_out(run: Path, tmp_path: Path) -> None:
+def test_input_that_cannot_be_reported_is_refused_with_advice(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"no recipe\.yaml"):
         write_report([tmp_path])
     with pytest.raises(ReportError, match="given twice"):
@@ -397,7 +406,7 @@ def test_what_cannot_be_reported_is_refused_with_a_way_out(run: Path, tmp_path: 
         write_report([begun])
 
 
-def test_the_command_writes_a_page_and_prints_where(
+def test_the_command_writes_a_report_and_prints_its_path(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.main(["report", str(run), "--out", str(tmp_path / "page.html"), "--images", "3"])
@@ -405,7 +414,9 @@ def test_the_command_writes_a_page_and_prints_where(
     assert len(embedded((tmp_path / "page.html").read_text())["datasets"][0]["sheet"]) == 3
 
 
-def test_the_command_answers_a_wrong_folder_by_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_message_for_a_folder_that_is_not_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["report", str(tmp_path / "nowhere")])
     assert stopped.value.code == 2

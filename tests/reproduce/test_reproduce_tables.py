@@ -1,4 +1,4 @@
-"""Every row of the paper is a row of ours, and what is claimed is judged by the numbers."""
+"""The tables of the paper: rows, claims, figures and pages, and trainings that can be stopped and resumed."""
 
 import hashlib
 import io
@@ -43,13 +43,13 @@ train: {epochs: 4, batch_size: 2, log_every: 1}
 """
 
 
-def test_every_row_of_the_paper_is_one_of_ours_in_its_order():
+def test_every_table_has_the_rows_of_the_paper_in_the_same_order():
     for name, content in paper_tables().items():
         if name != "about":
             assert [row.paper for row in TABLES[name].rows] == list(range(len(content["rows"]))), name
 
 
-def test_rows_stand_beside_the_papers_numbers_of_the_same_setting():
+def test_rows_are_compared_with_the_numbers_of_the_same_setting_in_the_paper():
     for row in TABLES["state_of_the_art"].rows:
         paper = paper_row("state_of_the_art", row)
         assert row.name.startswith(f"{paper['loss']}, {paper['method']}"), row.name
@@ -61,9 +61,9 @@ def test_rows_stand_beside_the_papers_numbers_of_the_same_setting():
 def test_every_row_parses_on_small_data():
     parser = ArgumentParser(exit_on_error=False)
     add_recipe_arguments(parser)
-    kinds = {row.small for table in TABLES.values() for row in table.rows}
+    flags = {row.small for table in TABLES.values() for row in table.rows}
     parsed = {
-        kind: recipe_from(parser, parser.parse_args(expand(parser, ["--config", "shapes", *kind]))) for kind in kinds
+        row: recipe_from(parser, parser.parse_args(expand(parser, ["--config", "shapes", *row]))) for row in flags
     }
     by_name = {row.name: parsed[row.small] for row in TABLES["clustering"].rows}
     assert by_name["focal + GIoU losses"].assign.clustering == "losses"
@@ -86,22 +86,22 @@ def runs(*values: float) -> list[dict[str, float | None]]:
         (Alike(""), "no"),
     ],
 )
-def test_a_claim_is_judged_against_the_spread_of_equal_seeds(claim, held):
+def test_a_claim_is_unclear_if_the_seeds_vary_more_than_the_difference(claim, held):
     measured = {"a": runs(30, 34, 38), "b": runs(28, 32.5, 35.9), "c": runs(34, 33, 32), "d": []}
     assert claim.verdict(measured).held == held
 
 
-def test_runs_are_compared_with_those_of_the_same_seed_only():
+def test_only_runs_with_the_same_seed_are_compared():
     measured = {"a": [{}, {"AP": 30.0}, {"AP": 31.0}], "b": [{"AP": 10.0}, {"AP": 29.0}, {}]}
     assert Above("", "a", "b").verdict(measured).found == "+1.0 AP, one seed"
 
 
-def test_rows_within_one_ap_are_alike():
+def test_rows_within_one_ap_count_as_equal():
     assert Alike("").verdict({"a": runs(30.0), "b": runs(30.9)}).held == "yes"
     assert Alike("").verdict({"a": runs(30.0), "b": runs(31.1)}).held == "no"
 
 
-def test_a_table_shows_mean_spread_and_the_papers_number():
+def test_a_table_shows_mean_standard_deviation_and_the_value_of_the_paper():
     measured = {"PE": [{"PCC": 0.4, "SCC": 0.5, "KCC": 0.3}, {"PCC": 0.5, "SCC": 0.5, "KCC": 0.3}], "APE": []}
     text = markdown(Results("correlation", measured, "rankwise reproduce correlation"))
     assert "| PE | 0.450 ± 0.071 | 0.374 |" in text
@@ -110,7 +110,7 @@ def test_a_table_shows_mean_spread_and_the_papers_number():
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_no_number_is_cut_on_the_screen(width):
+def test_no_number_is_truncated_in_the_terminal(width):
     columns = TABLES["sampling"].columns
     measured = {row.name: [dict.fromkeys(columns, 10.0 + seed) for seed in range(3)] for row in TABLES["sampling"].rows}
     console = Console(width=width, file=io.StringIO())
@@ -123,7 +123,7 @@ def test_no_number_is_cut_on_the_screen(width):
     assert ("(39.2)" in text) == (width == 80)
 
 
-def test_a_budget_scales_epochs_and_milestones_and_rows_alike_share_a_run(tmp_path):
+def test_a_budget_scales_epochs_and_milestones_and_equal_rows_share_a_run(tmp_path):
     coco = Plan(tmp_path, "COCO", None, budget=0.25)
     contributions, detectors = TABLES["contributions"].rows, TABLES["detectors"].rows
     flags = coco.command(contributions[3], 1, tmp_path)
@@ -141,7 +141,7 @@ def test_a_budget_scales_epochs_and_milestones_and_rows_alike_share_a_run(tmp_pa
     assert {"--model.input.short_side=192", "--model.input.max_side=192"} <= set(large)
 
 
-def test_a_trained_detector_gives_its_backbone(tmp_path):
+def test_a_backbone_can_be_loaded_from_a_trained_detector(tmp_path):
     settings = DetectorSettings.from_dict({"backbone": {"name": "resnet10t", "args": {"channels": [8, 8, 16, 16]}}})
     detector = Detector(settings, ["thing"])
     detector.save(tmp_path / "run.safetensors")
@@ -183,7 +183,7 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     assert (tmp_path / "results" / "out.md").read_text() == note
 
 
-def test_the_pages_of_the_docs_are_what_the_command_writes(tmp_path):
+def test_the_results_pages_of_the_docs_equal_the_output_of_the_command(tmp_path):
     docs = Path(__file__).parents[2] / "docs"
     (tmp_path / "results").mkdir()
     for file in ("results.md", *(f"results/{path.name}" for path in (docs / "results").glob("*.[jm][sd]*"))):
@@ -210,7 +210,7 @@ def digest(data, recipe, *flags):
     return hashlib.sha256(json.dumps([data, recipe, *flags]).encode()).hexdigest()[:8]
 
 
-def test_a_run_is_found_however_its_data_is_spelt(tmp_path, monkeypatch):
+def test_a_run_is_found_for_any_spelling_of_its_data_path(tmp_path, monkeypatch):
     (tmp_path / "voc").mkdir()
     monkeypatch.chdir(tmp_path)
     row = TABLES["losses"].rows[0]
@@ -238,7 +238,7 @@ def test_a_folder_named_shapes_is_not_the_built_in_dataset(tmp_path, monkeypatch
         assert Plan(tmp_path, data, "own_data").run_of(row, 0) != built_in
 
 
-def test_a_stop_while_images_are_drawn_leaves_nothing_in_the_way(tmp_path, monkeypatch):
+def test_an_interrupted_generation_of_images_can_be_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(plans, "train_once", lambda *_: None)
     plan, calls = Plan(tmp_path, "shapes", "shapes"), []
 
@@ -262,7 +262,7 @@ def test_a_stop_while_images_are_drawn_leaves_nothing_in_the_way(tmp_path, monke
     assert len(calls) == 2
 
 
-def test_a_folder_in_the_way_of_the_drawn_images_is_left_alone(tmp_path):
+def test_an_existing_folder_is_not_overwritten_by_generated_images(tmp_path):
     (tmp_path / "shapes").mkdir()
     (tmp_path / "shapes" / "mine.txt").touch()
     with pytest.raises(ReproduceError, match="shapes: already exists"):
@@ -270,7 +270,7 @@ def test_a_folder_in_the_way_of_the_drawn_images_is_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "shapes").iterdir()] == ["mine.txt"]
 
 
-#: Stands for a training: on a signal it saves, which takes a while.
+#: Simulates a training that takes a while to save after a signal.
 SLOW = """#!{python}
 import signal, sys, time
 from pathlib import Path
@@ -285,7 +285,7 @@ def save(number, frame):
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, save)
 Path("ready").touch()
-time.sleep(60)
+time.sleep(600)
 """
 
 CALL = """
@@ -304,7 +304,7 @@ except KeyboardInterrupt:
 
 
 class Called:
-    """A process that waits for the slow one, both in a group of their own as on a terminal."""
+    """A process that waits for the slow one, both in one process group, as in a terminal."""
 
     def __init__(self, folder, seconds):
         self.folder = folder
@@ -313,9 +313,7 @@ class Called:
         self.process = subprocess.Popen([sys.executable, "-c", CALL], cwd=folder, start_new_session=True)
 
     def wait_for(self, name):
-        deadline = time.monotonic() + 60
-        while not (self.folder / name).exists():
-            assert time.monotonic() < deadline, name
+        while not (self.folder / name).exists():  # pytest-timeout ends a test that hangs
             assert self.process.poll() is None, name
             time.sleep(0.02)
 
@@ -325,28 +323,28 @@ class Called:
     [(signal.SIGINT, os.killpg, 130), (signal.SIGINT, os.kill, 130), (signal.SIGTERM, os.kill, 143)],
     ids=["Ctrl-C", "SIGINT", "SIGTERM"],
 )
-def test_a_training_that_is_asked_to_stop_is_given_the_time_to_save(tmp_path, number, send, code):
+def test_a_stopped_training_has_time_to_save(tmp_path, number, send, code):
     called = Called(tmp_path, seconds=1)
     called.wait_for("ready")
     send(called.process.pid, number)
-    assert called.process.wait(60) == code
+    assert called.process.wait() == code
     assert (tmp_path / "saved").exists()
 
 
 def test_a_second_ctrl_c_ends_the_training_at_once(tmp_path):
-    called = Called(tmp_path, seconds=50)
+    called = Called(tmp_path, seconds=600)
     called.wait_for("ready")
     os.killpg(called.process.pid, signal.SIGINT)
     called.wait_for("told")
     time.sleep(0.3)
     os.killpg(called.process.pid, signal.SIGINT)
-    assert called.process.wait(20) == 130
+    assert called.process.wait() == 130
     assert not (tmp_path / "saved").exists()
     with pytest.raises(ProcessLookupError):
         os.killpg(called.process.pid, 0)
 
 
-def test_the_milliseconds_of_a_run_that_was_resumed_are_those_since_then(tmp_path):
+def test_the_step_times_of_a_resumed_run_are_those_since_it_was_resumed(tmp_path):
     result = dict.fromkeys(METRICS.values()) | {"correlation": dict.fromkeys(("pcc", "scc", "kcc"))}
     (tmp_path / "eval.json").write_text(json.dumps(result))
 
@@ -356,7 +354,7 @@ def test_the_milliseconds_of_a_run_that_was_resumed_are_those_since_then(tmp_pat
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return read_run(tmp_path)
 
-    # Twice 50 steps of 4 ms, the first of each of 400 ms and forgotten after ten.
+    # Two times 50 steps of 4 ms, each starting with a step of 400 ms for the compilation.
     assert write((1, 0.4), (25, 0.004), (50, 0.004), (51, 0.4), (75, 0.004), (100, 0.004))["loss ms"] == 4.0
     assert write((1, 0.4), (2, 0.2))["loss ms"] is None
 
@@ -372,7 +370,7 @@ def test_the_milliseconds_of_a_run_that_was_resumed_are_those_since_then(tmp_pat
         (["losses", "--data", ".", "--recipe", "shapes", "--set", '["--nothing=1"]'], "nothing"),
     ],
 )
-def test_a_mistake_is_said_plainly(tmp_path, monkeypatch, capsys, words, message):
+def test_invalid_arguments_are_refused_with_a_message(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
         main(["reproduce", *words])

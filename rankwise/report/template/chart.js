@@ -32,7 +32,7 @@ function frame(svg, width, xAxis, yAxis) {
   }
   for (const tick of ticks(xAxis.min, xAxis.max, Math.max(2, Math.floor((right - left) / 60)))) {
     const text = format(xAxis)(tick);
-    const inside = Math.min(x(tick), width - 3.4 * text.length); // the last one must not be cut off
+    const inside = Math.min(x(tick), width - 3.4 * text.length); // so that the last label is not cut off
     axes.append(
       draw('line', { class: 'minor', x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4 }),
       draw('text', { x: inside, y: bottom + 17, 'text-anchor': 'middle' }, text),
@@ -54,7 +54,7 @@ function frame(svg, width, xAxis, yAxis) {
   };
 }
 
-// Calls again whenever the width changes, as when a phone is turned.
+// Redraws when the width changes, for example when a phone is rotated.
 function redrawOnResize(figure, redraw) {
   let width = 0;
   new ResizeObserver(() => {
@@ -65,7 +65,7 @@ function redrawOnResize(figure, redraw) {
   }).observe(figure);
 }
 
-// Names of lines as buttons that show and hide them.
+// The legend: a button per line that shows and hides it.
 function legend(series, hidden, redraw) {
   const named = series.filter((line) => !line.unnamed);
   if (named.length < 2) return '';
@@ -94,9 +94,8 @@ function legend(series, hidden, redraw) {
   );
 }
 
-// series: [{name, color, dash, wide, faint, x, y}]; x and y axes: {label, min, max, format};
-// marks(): [{x, text}] of vertical lines; pick(x): called where a reader points; hidden: names of lines to leave out,
-// for a legend that several charts share.
+// series(): [{name, color, dash, wide, faint, x, y}]; x and y: axes {label, min, max, format}; marks(): vertical lines
+// [{x, text}]; pick(x): called with the x of a click or drag; hidden: names of hidden lines, if charts share a legend.
 function lineChart(title, spec) {
   const hidden = spec.hidden || new Set();
   const svg = draw('svg', {
@@ -108,7 +107,7 @@ function lineChart(title, spec) {
   const figure = make('figure', { class: 'chart' }, make('figcaption', {}, title), svg);
   let scale = null;
   let cursor = null;
-  let at = null; // the x that the cursor stands on
+  let at = null; // x of the cursor
 
   const seen = () => spec.series().filter((line) => line.x.length && !hidden.has(line.name));
 
@@ -128,10 +127,10 @@ function lineChart(title, spec) {
     scale = frame(svg, figure.clientWidth || 320, axis(spec.x, xs), yAxis);
     for (const line of [...lines.filter((l) => l.faint), ...lines.filter((l) => !l.faint)]) {
       const points = line.x.map((value, i) => `${scale.x(value).toFixed(1)},${scale.y(line.y[i]).toFixed(1)}`);
-      const kind = `line${line.wide ? ' wide' : ''}${line.faint ? ' faint' : ''}`;
+      const classes = `line${line.wide ? ' wide' : ''}${line.faint ? ' faint' : ''}`;
       svg.append(
         draw('polyline', {
-          class: kind,
+          class: classes,
           points: points.join(' '),
           'stroke-dasharray': line.dash,
           style: { '--c': line.color },
@@ -152,15 +151,15 @@ function lineChart(title, spec) {
       }
     }
     for (const mark of spec.marks ? spec.marks() : []) {
-      const place = scale.x(mark.x);
-      const end = place > (scale.left + scale.right) / 2;
+      const x = scale.x(mark.x);
+      const end = x > (scale.left + scale.right) / 2;
       svg.append(
-        draw('line', { class: `mark ${mark.class || ''}`, x1: place, x2: place, y1: scale.top, y2: scale.bottom }),
+        draw('line', { class: `mark ${mark.class || ''}`, x1: x, x2: x, y1: scale.top, y2: scale.bottom }),
         draw(
           'text',
           {
             class: 'mark-text',
-            x: place + (end ? -6 : 6),
+            x: x + (end ? -6 : 6),
             y: scale.top + 10 + (mark.row || 0) * 15,
             'text-anchor': end ? 'end' : 'start',
           },
@@ -183,15 +182,15 @@ function lineChart(title, spec) {
       const far = ({ line, i }) => Math.abs(scale.y(line.y[i]) - nearY);
       found = [found.reduce((best, one) => (far(one) < far(best) ? one : best))];
     }
-    const place = scale.x(at);
+    const x = scale.x(at);
     cursor.replaceChildren(
-      draw('line', { x1: place, x2: place, y1: scale.top, y2: scale.bottom }),
+      draw('line', { x1: x, x2: x, y1: scale.top, y2: scale.bottom }),
       ...found.map(({ line, i }) =>
         draw('circle', { cx: scale.x(line.x[i]), cy: scale.y(line.y[i]), r: 4, style: { '--c': line.color } }),
       ),
     );
     const box = svg.getBoundingClientRect();
-    tip.show(clientX ?? box.left + place, clientY ?? box.top + 40, [
+    tip.show(clientX ?? box.left + x, clientY ?? box.top + 40, [
       [make('b', {}, `${spec.x.label} ${(spec.x.format || short)(at)}`)],
       ...found.map(({ line, i }) => [
         swatch(line.color, line.dash),

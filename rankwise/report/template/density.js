@@ -1,4 +1,4 @@
-// How many detections have which score and IoU, as a grid of cells with the quartiles of the score.
+// A two-dimensional histogram of score and IoU, with the quartiles of the score.
 
 const CELLS = 28;
 
@@ -7,7 +7,7 @@ function densityChart(run) {
   const svg = draw('svg', {
     class: 'plot',
     role: 'img',
-    'aria-label': `Scores of ${RUNS[run].name} against IoU, ${whole(RUNS[run].summary.localised)} detections`,
+    'aria-label': `Scores of ${RUNS[run].name} against IoU, ${whole(RUNS[run].summary.localized)} detections`,
   });
   const figure = make(
     'figure',
@@ -43,12 +43,12 @@ function densityChart(run) {
         }),
       );
     }
-    for (const [place, wide] of [
+    for (const [quartile, wide] of [
       [1, false],
       [2, true],
       [3, false],
     ]) {
-      const points = density.quartiles.map((row) => `${scale.x(row[0])},${scale.y(row[place])}`).join(' ');
+      const points = density.quartiles.map((row) => `${scale.x(row[0])},${scale.y(row[quartile])}`).join(' ');
       svg.append(draw('polyline', { class: `quartile${wide ? ' wide' : ''}`, points }));
     }
     hover = svg.appendChild(draw('rect', { class: 'cell-hover', width: w, height: h, visibility: 'hidden' }));

@@ -1,4 +1,4 @@
-// Making elements, writing numbers, and the one tooltip. Text from data only ever becomes a text node.
+// Creates elements, formats numbers, and shows the tooltip. Text from the data is only inserted as text nodes.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -25,7 +25,7 @@ const percent = (value, digits = 1) =>
   value === null || value === undefined ? DASH : `${(100 * value).toFixed(digits)} %`;
 const whole = (value) => (value === null || value === undefined ? DASH : value.toLocaleString('en'));
 
-// Three digits that matter, without needless zeros: 0.00213, 41.2, 1,250.
+// Three significant digits without trailing zeros: 0.00213, 41.2, 1,250.
 function short(value) {
   if (value === null || value === undefined) return DASH;
   if (value === 0) return '0';
@@ -36,7 +36,7 @@ function short(value) {
 
 const signed = (value, digits = 1) => (value < 0 ? '−' : '+') + Math.abs(value).toFixed(digits);
 
-// Better or worse than the first run, said by arrow and colour; the sign says more or less.
+// The difference from the first run. Arrow and color show better or worse, the sign shows more or less.
 function change(value, digits = 1, higherIsBetter = true) {
   if (value === null || !Number.isFinite(value)) return null;
   if (Math.abs(value) < 0.5 * 10 ** -digits) return make('span', { class: 'delta' }, '=');
@@ -58,7 +58,7 @@ const swatch = (color, dash) =>
 
 const tip = {
   element: byId('tip'),
-  // x and y: where the pointer is in the window; lines: arrays of nodes or strings.
+  // x and y: position of the pointer in the window; lines: arrays of nodes or strings.
   show(x, y, lines) {
     this.element.replaceChildren(...lines.map((line) => make('div', {}, ...[line].flat())));
     this.element.classList.add('shown');
@@ -73,8 +73,7 @@ const tip = {
   },
 };
 
-// Follows a pointer over an element. A finger leaves the glass after each tap: what it asked for stays until it asks
-// elsewhere.
+// Follows the pointer over an element. On a touch screen, the tooltip stays until the next tap elsewhere.
 function follow(element, point, leave) {
   element.addEventListener('pointermove', point);
   element.addEventListener('pointerdown', point);
@@ -104,13 +103,13 @@ function checkbox(label, checked, onChange) {
   return make('label', { class: 'check' }, box, label);
 }
 
-// A table in a box of its own, so that a wide one scrolls by itself and the page never does.
+// A table in its own container, so that a wide table scrolls, but the page does not.
 function table(caption, head, rows, options = {}) {
   const cells = (row) =>
-    row.map((cell, place) =>
+    row.map((cell, column) =>
       make(
-        place === 0 ? 'th' : 'td',
-        { scope: place === 0 ? 'row' : null, class: place === 0 ? null : 'number' },
+        column === 0 ? 'th' : 'td',
+        { scope: column === 0 ? 'row' : null, class: column === 0 ? null : 'number' },
         cell,
       ),
     );
@@ -127,7 +126,7 @@ function table(caption, head, rows, options = {}) {
         make(
           'tr',
           {},
-          head.map((name, place) => make('th', { scope: 'col', class: place ? 'number' : null }, name)),
+          head.map((name, column) => make('th', { scope: 'col', class: column ? 'number' : null }, name)),
         ),
       ),
       make(

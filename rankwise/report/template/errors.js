@@ -1,6 +1,6 @@
-// What goes wrong: how often at the chosen threshold, and what it costs at any.
+// Errors by type: their number at the selected threshold, and their cost in AP50.
 
-const kindSwatch = (kind) => make('span', { class: `kind ${KINDS[kind]}`, 'aria-hidden': 'true' }, LETTERS[kind] || '');
+const typeSwatch = (type) => make('span', { class: `type ${TYPES[type]}`, 'aria-hidden': 'true' }, LETTERS[type] || '');
 
 function bars(values, most, write) {
   return values.map((value, run) =>
@@ -25,26 +25,26 @@ function errorTable() {
   const body = make('tbody', {});
   const note = make('p', { class: 'muted' });
   function update() {
-    const count = (run, kind) => RUNS[run].sweep[KINDS[kind]][cuts[run]];
-    const most = Math.max(1, ...ERRORS.flatMap((kind) => RUNS.map((_, run) => count(run, kind))));
-    const gain = Math.max(0.1, ...ERRORS.flatMap((kind) => RUNS.map((run) => run.errors.gains[KINDS[kind]] ?? 0)));
+    const count = (run, type) => RUNS[run].sweep[TYPES[type]][thresholdRows[run]];
+    const most = Math.max(1, ...ERRORS.flatMap((type) => RUNS.map((_, run) => count(run, type))));
+    const gain = Math.max(0.1, ...ERRORS.flatMap((type) => RUNS.map((run) => run.errors.gains[TYPES[type]] ?? 0)));
     body.replaceChildren(
-      ...ERRORS.map((kind) =>
+      ...ERRORS.map((type) =>
         make(
           'tr',
-          { 'data-kind': KINDS[kind] },
+          { 'data-type': TYPES[type] },
           make(
             'th',
             { scope: 'row' },
-            kindSwatch(kind),
-            ` ${KINDS[kind]}`,
-            make('small', {}, DATA.kinds[kind].definition),
+            typeSwatch(type),
+            ` ${TYPES[type]}`,
+            make('small', {}, DATA.types[type].definition),
           ),
           make(
             'td',
             { 'data-label': 'at the threshold' },
             bars(
-              RUNS.map((_, run) => count(run, kind)),
+              RUNS.map((_, run) => count(run, type)),
               most,
               whole,
             ),
@@ -53,7 +53,7 @@ function errorTable() {
             'td',
             { 'data-label': 'AP50 to gain' },
             bars(
-              RUNS.map((run) => run.errors.gains[KINDS[kind]]),
+              RUNS.map((run) => run.errors.gains[TYPES[type]]),
               gain,
               (value) => (value === null ? DASH : signed(value)),
             ),
@@ -67,13 +67,13 @@ function errorTable() {
           'span',
           { class: 'tally' },
           MANY ? runLabel(r) : null,
-          `${MANY ? ': ' : ''}${whole(count(r, CORRECT))} right, `,
-          `${whole(ERRORS.reduce((sum, kind) => sum + count(r, kind), 0))} errors at score ${short(cutScore(r))}`,
+          `${MANY ? ': ' : ''}${whole(count(r, CORRECT))} correct, `,
+          `${whole(ERRORS.reduce((sum, type) => sum + count(r, type), 0))} errors at threshold ${short(thresholdOf(r))}`,
         ),
       ),
     );
   }
-  onCut(update);
+  onThresholdChange(update);
   update();
   return [
     note,
@@ -83,14 +83,14 @@ function errorTable() {
       make(
         'table',
         { class: 'errors' },
-        make('caption', { class: 'hidden' }, 'Errors by kind'),
+        make('caption', { class: 'hidden' }, 'Errors by type'),
         make(
           'thead',
           {},
           make(
             'tr',
             {},
-            ['kind', 'at the threshold', 'AP50 to gain'].map((name) => make('th', { scope: 'col' }, name)),
+            ['type', 'at the threshold', 'AP50 to gain'].map((name) => make('th', { scope: 'col' }, name)),
           ),
         ),
         body,
@@ -103,13 +103,13 @@ function errorsByClass(run) {
   const { by_class: counts, confusions } = RUNS[run].errors;
   const { classes } = DATA.datasets[RUNS[run].dataset];
   const columns = [CORRECT, ...ERRORS];
-  const rows = classes.map((name, label) => [name, ...columns.map((kind) => whole(counts[KINDS[kind]][label]))]);
+  const rows = classes.map((name, label) => [name, ...columns.map((type) => whole(counts[TYPES[type]][label]))]);
   const head = [
     'class',
-    ...columns.map((kind) =>
-      kind === CORRECT
-        ? 'right'
-        : make('span', { title: KINDS[kind] }, kindSwatch(kind), make('span', { class: 'long' }, ` ${KINDS[kind]}`)),
+    ...columns.map((type) =>
+      type === CORRECT
+        ? 'correct'
+        : make('span', { title: TYPES[type] }, typeSwatch(type), make('span', { class: 'long' }, ` ${TYPES[type]}`)),
     ),
   ];
   return make(
@@ -123,7 +123,7 @@ function errorsByClass(run) {
           { class: 'muted' },
           'Most often confused: ',
           confusions
-            .map(([truth, taken, number]) => `${classes[truth]} taken for ${classes[taken]} (${number})`)
+            .map(([truth, predicted, number]) => `${classes[truth]} as ${classes[predicted]} (${number})`)
             .join(', '),
           '.',
         )

@@ -8,9 +8,9 @@ function setTitle() {
     ]).filter(Boolean),
   );
   const datasets = DATA.datasets.map((dataset) => `${dataset.name} (${whole(dataset.images)} images)`);
-  byId('subtitle').textContent = `Measured on ${datasets.join(' and ')}`;
+  byId('subtitle').textContent = `Evaluated on ${datasets.join(' and ')}`;
   byId('footer').textContent =
-    `Written by rankwise ${DATA.version} on ${DATA.created}. The page needs no network and sends nothing.`;
+    `Written by rankwise ${DATA.version} on ${DATA.created}. This page works offline and sends no data.`;
 }
 
 const THEMES = { light: ['☾', 'Switch to dark'], dark: ['☀', 'Switch to light'] };
@@ -22,7 +22,7 @@ function theme() {
     try {
       localStorage.setItem('rankwise-theme', value);
     } catch {
-      /* a page from a file may have no storage */
+      /* a page opened from disk may have no storage */
     }
   };
   const remembered = () => {
@@ -50,7 +50,7 @@ function theme() {
 
 function navigation() {
   const sections = [...document.querySelectorAll('main > section:not([hidden])')];
-  const names = { precision: 'Precision', reliability: 'Confidence', scores: 'Scores', errors: 'Errors', images: 'Images' };
+  const names = { precision: 'Precision', reliability: 'Reliability', scores: 'Scores', errors: 'Errors', images: 'Images' };
   const links = new Map(
     sections.map((section) => [
       section,
@@ -59,7 +59,7 @@ function navigation() {
   );
   const nav = byId('nav');
   nav.append(...links.values());
-  // Current is the section that crosses a line in the upper part of the window.
+  // The current section is the one that crosses a line in the upper part of the window.
   const watcher = new IntersectionObserver(
     (entries) => {
       const entry = entries.find((one) => one.isIntersecting);

@@ -1,4 +1,4 @@
-// The main points, the numbers of COCO, and the classes.
+// The main findings, the COCO metrics, and the classes.
 
 const MEASURES = [
   ['ap', 'AP', 1],
@@ -19,7 +19,7 @@ function best(values) {
   return known.length > 1 && Math.min(...known) < Math.max(...known) ? Math.max(...known) : null;
 }
 
-// The cells of one row for all runs: the value, its difference to the first run's, the best one in bold.
+// The cells of a row for all runs: the value and its difference from the first run; the best value is bold.
 function comparedCells(values, digits, write) {
   const rounded = values.map((value) => (value === null ? null : Number(value.toFixed(digits))));
   const top = RUNS.every((_, run) => run === 0 || comparable(run)) ? best(rounded) : null;
@@ -40,7 +40,7 @@ function cocoTable() {
     ),
   ]);
   const threshold = ['f1', 'precision', 'recall'].map((key) => [
-    key === 'f1' ? 'best F1' : `${key} there`,
+    key === 'f1' ? 'best F1' : `${key} at best F1`,
     ...comparedCells(
       RUNS.map(({ summary }) => (summary.threshold[key] === null ? null : 100 * summary.threshold[key])),
       1,
@@ -74,21 +74,21 @@ function tiles() {
   return make('dl', { class: 'tiles' }, [...MEASURES, ...COEFFICIENTS].map(tile), threshold);
 }
 
-// Of a class: key, name, how to write it, digits, and whether more is better.
+// Columns of the class table: key, name, format, digits, and whether higher is better.
 const CLASS_COLUMNS = [
   ['objects', 'objects', whole, 0, false],
   ['ap', 'AP', fixed, 1, true],
   ['f1', 'best F1', fixed, 1, true],
   ['precision', 'precision', fixed, 1, true],
   ['recall', 'recall', fixed, 1, true],
-  ['score', 'at score', short, 3, false],
+  ['score', 'threshold', short, 3, false],
 ];
 
 function classTable() {
   const names = [...new Set(RUNS.flatMap((run) => run.classes.map((row) => row.name)))];
   const found = RUNS.map((run) => new Map(run.classes.map((row) => [row.name, row])));
-  const place = make('div', {});
-  // The rare ones first: there an AP says least, and needs a look.
+  const container = make('div', {});
+  // Rare classes first: their AP is the least reliable.
   const objects = (name) => Math.max(...found.map((rows) => rows.get(name)?.objects ?? 0));
   names.sort((a, b) => objects(a) - objects(b));
   let [sortBy, downwards, column] = [null, true, 'ap'];
@@ -97,7 +97,7 @@ function classTable() {
     const given = found[run].get(name)?.[key] ?? null;
     return given !== null && ['f1', 'precision', 'recall'].includes(key) ? 100 * given : given;
   }
-  // What a column is sorted by: one of the measures, or with several runs one of them.
+  // The value to sort by: a metric, or with several runs the selected metric of a run.
   const sorted = (name) => (MANY ? value(name, sortBy, column) : value(name, 0, sortBy)) ?? -1;
 
   function render() {
@@ -123,7 +123,7 @@ function classTable() {
               downwards = sortBy === key ? !downwards : true;
               sortBy = key;
               render();
-              place.querySelector(`[data-key="${key}"]`).focus();
+              container.querySelector(`[data-key="${key}"]`).focus();
             },
           },
           'data-key': key,
@@ -134,11 +134,11 @@ function classTable() {
     const heads = MANY
       ? RUNS.map((_, run) => head(run, runLabel(run)))
       : CLASS_COLUMNS.map(([key, label]) => head(key, label));
-    place.replaceChildren(table('By class', [head('name', 'class'), ...heads], rows, { class: 'classes' }));
+    container.replaceChildren(table('By class', [head('name', 'class'), ...heads], rows, { class: 'classes' }));
   }
 
   render();
-  if (!MANY) return make('div', {}, place);
+  if (!MANY) return make('div', {}, container);
   const chooser = select(
     'Show',
     CLASS_COLUMNS.map(([key, label]) => [key, label]),
@@ -148,7 +148,7 @@ function classTable() {
     },
   );
   chooser.field.value = column;
-  return make('div', {}, chooser.node, place);
+  return make('div', {}, chooser.node, container);
 }
 
 function overview() {

@@ -1,4 +1,4 @@
-// Precision against recall, where to cut the scores, and whether scores follow the quality of boxes.
+// Precision and recall, thresholds, and score against IoU.
 
 function precisionRecall() {
   const section = byId('precision');
@@ -8,9 +8,9 @@ function precisionRecall() {
   let chosen = '';
   const curve = (run, name) =>
     (name === '' ? run.pr.mean : run.pr.classes[run.classes.findIndex((row) => row.name === name)]) || null;
-  const line = (run, name, t, look) => {
+  const line = (run, name, t, style) => {
     const heights = curve(run, name);
-    return heights ? { x: run.pr.recall, y: heights[t].map((value) => value / 1000), ...look } : null;
+    return heights ? { x: run.pr.recall, y: heights[t].map((value) => value / 1000), ...style } : null;
   };
 
   function series(t) {
@@ -45,8 +45,8 @@ function precisionRecall() {
       'p',
       { class: 'muted' },
       MANY
-        ? 'As COCO interpolates it: the mean over the classes, or one class.'
-        : 'As COCO interpolates it, for each class and their mean.',
+        ? 'Precision as interpolated by COCO: the mean over the classes, or one class.'
+        : 'Precision as interpolated by COCO, for each class and as mean.',
     ),
   );
   if (classes.length > 1) {
@@ -68,7 +68,7 @@ function precisionRecall() {
   );
 }
 
-// A slider over the thresholds that make a difference, with what they give.
+// A slider over the thresholds, with precision, recall and F1.
 function thresholdControl(run) {
   const { sweep, summary } = RUNS[run];
   const slider = make('input', {
@@ -78,20 +78,20 @@ function thresholdControl(run) {
     step: 1,
     'aria-label': `Score threshold of ${RUNS[run].name}`,
     style: { 'accent-color': runColor(run) },
-    on: { input: () => setCut(run, Number(slider.value)) },
+    on: { input: () => setThresholdRow(run, Number(slider.value)) },
   });
   const readout = make('output', { class: 'readout' });
   const reset = make(
     'button',
-    { type: 'button', class: 'plain', on: { click: () => setCut(run, Math.max(0, chosenRow(run))) } },
+    { type: 'button', class: 'plain', on: { click: () => setThresholdRow(run, Math.max(0, bestRow(run))) } },
     'best F1',
   );
 
   function update() {
-    const row = cuts[run];
+    const row = thresholdRows[run];
     slider.value = row;
     const values = [
-      ['score', short(sweep.scores[row])],
+      ['threshold', short(sweep.scores[row])],
       ['precision', percent(sweep.precision[row])],
       ['recall', percent(sweep.recall[row])],
       ['F1', percent(sweep.f1[row])],
@@ -101,7 +101,7 @@ function thresholdControl(run) {
     reset.disabled = sweep.scores[row] === summary.threshold.score;
   }
 
-  onCut(update);
+  onThresholdChange(update);
   update();
   return make(
     'div',
@@ -132,7 +132,7 @@ function sweepChart(run) {
     {
       series: () => series,
       x: { label: 'score threshold' },
-      y: { min: 0, max: 1.2, value: (value) => percent(value) }, // the marks' two lines of text stand above the curves
+      y: { min: 0, max: 1.2, value: (value) => percent(value) }, // room for two lines of text above the curves
       marks: () =>
         [
           summary.threshold.f1 === null
@@ -142,25 +142,25 @@ function sweepChart(run) {
                 text: `best F1 ${percent(summary.threshold.f1)} at ${short(summary.threshold.score)}`,
                 class: 'chosen',
               },
-          cutScore(run) === summary.threshold.score
+          thresholdOf(run) === summary.threshold.score
             ? null
-            : { x: cutScore(run), text: `now ${short(cutScore(run))}`, row: 1 },
+            : { x: thresholdOf(run), text: `selected ${short(thresholdOf(run))}`, row: 1 },
         ].filter(Boolean),
-      pick: (value) => setCut(run, nearestIndex(sweep.scores, value)),
+      pick: (value) => setThresholdRow(run, nearestIndex(sweep.scores, value)),
     },
   );
-  onCut(chart.repaint);
+  onThresholdChange(chart.repaint);
   return make('div', { class: 'card' }, chart.node, thresholdControl(run));
 }
 
-// Which part of the objects is found at the threshold, by their size.
-function foundBySize() {
+// Recall by object size, at the selected threshold.
+function recallBySize() {
   const { limits } = RUNS[0].sweep.sizes;
   const known = [...limits.keys()].filter((size) => RUNS.some(({ sweep }) => sweep.sizes.objects[size]));
-  const place = make('div', {});
-  const name = (size) => (size + 1 < limits.length ? `${limits[size]} to ${limits[size + 1]}` : `${limits[size]} and more`);
+  const container = make('div', {});
+  const name = (size) => (size + 1 < limits.length ? `${limits[size]} to ${limits[size + 1]}` : `${limits[size]} or more`);
   const share = ({ sizes }, run, size) =>
-    sizes.objects[size] ? (100 * sizes.found[size][cuts[run]]) / sizes.objects[size] : null;
+    sizes.objects[size] ? (100 * sizes.found[size][thresholdRows[run]]) / sizes.objects[size] : null;
   function update() {
     const rows = known.map((size) => [
       name(size),
@@ -172,13 +172,13 @@ function foundBySize() {
       ),
     ]);
     const heads = MANY ? RUNS.map((_, run) => runLabel(run)) : ['recall'];
-    place.replaceChildren(
-      table('Recall by size, in percent', ['√area, pixels', 'objects', ...heads], rows, { class: 'sizes' }),
+    container.replaceChildren(
+      table('Recall by object size, in percent', ['√area, pixels', 'objects', ...heads], rows, { class: 'sizes' }),
     );
   }
-  onCut(update);
+  onThresholdChange(update);
   update();
-  return known.length ? [make('h3', {}, 'Recall by size of the objects, in percent'), place] : [];
+  return known.length ? [make('h3', {}, 'Recall by object size, in percent'), container] : [];
 }
 
 function thresholds() {
@@ -188,7 +188,7 @@ function thresholds() {
       { class: 'grid wide' },
       RUNS.map((_, run) => sweepChart(run)),
     ),
-    ...foundBySize(),
+    ...recallBySize(),
   );
 }
 
@@ -217,7 +217,7 @@ function scores() {
             'p',
             { class: 'readout' },
             facts,
-            make('span', { class: 'muted' }, `${whole(run.summary.localised)} detections`),
+            make('span', { class: 'muted' }, `${whole(run.summary.localized)} detections`),
           ),
         );
       }),

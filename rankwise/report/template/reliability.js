@@ -1,19 +1,19 @@
-// Which part of the detections with a score is right: on the diagonal scores are probabilities.
+// The fraction of correct detections by score: on the diagonal, scores are probabilities.
 
 function reliabilityChart(run) {
   const { reliability } = RUNS[run];
-  const line = (key, look) => ({
+  const line = (key, style) => ({
     x: reliability[key].bins.map((row) => row[0]),
     y: reliability[key].bins.map((row) => row[1]),
-    ...look,
+    ...style,
   });
   const series = () => [
-    { name: 'as promised', color: 'var(--muted)', dash: '2 3', x: [0, 1], y: [0, 1] },
+    { name: 'perfect calibration', color: 'var(--muted)', dash: '2 3', x: [0, 1], y: [0, 1] },
     line('raw', { name: 'raw scores', color: 'var(--run2)', dash: '7 3' }),
     line('calibrated', { name: 'calibrated scores', color: runColor(run), wide: true }),
   ];
   const hidden = new Set();
-  const chart = lineChart(MANY ? `Reliability of ${RUNS[run].name}` : 'Part of the detections that is right', {
+  const chart = lineChart(MANY ? `Reliability of ${RUNS[run].name}` : 'Fraction of correct detections', {
     hidden,
     series,
     x: { label: 'score', min: 0, max: 1 },
@@ -33,7 +33,7 @@ function reliabilityChart(run) {
     { class: 'card' },
     chart.node,
     legend(series(), hidden, () => chart.redraw()),
-    make('p', { class: 'readout' }, 'Calibration error: ', facts),
+    make('p', { class: 'readout' }, 'Calibration error (ECE): ', facts),
   );
 }
 

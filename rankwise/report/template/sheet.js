@@ -1,4 +1,4 @@
-// The sheet of images: filters, order, pages of cards.
+// The images: filters, order and pages.
 
 const PAGE = 12;
 
@@ -8,89 +8,89 @@ const ITEMS = DATA.datasets.flatMap((dataset, d) =>
     index,
     image,
     runs: RUNS.map((_, run) => run).filter((run) => RUNS[run].dataset === d),
-    judged: new Map(),
-    unlike: new Set(),
+    results: new Map(),
+    disagreements: new Set(),
   })),
 );
 
-// Judges all images at the thresholds of now.
-function judgeItems() {
+// Evaluates all images at the selected thresholds.
+function evaluateItems() {
   for (const item of ITEMS) {
-    item.judged = new Map(item.runs.map((run) => [run, judge(run, item.index)]));
-    const views = [...item.judged.values()];
-    item.unlike = new Set(
+    item.results = new Map(item.runs.map((run) => [run, evaluateImage(run, item.index)]));
+    const results = [...item.results.values()];
+    item.disagreements = new Set(
       item.image.objects
         .map((_, i) => i)
-        .filter((i) => new Set(views.map((one) => one.objects[i].state === CORRECT)).size > 1),
+        .filter((i) => new Set(results.map((one) => one.objects[i].state === CORRECT)).size > 1),
     );
-    item.errors = views.reduce((sum, one) => sum + one.errors, 0);
-    item.f1 = views.reduce((sum, one) => sum + one.f1, 0) / views.length;
-    item.surest = Math.max(...views.map((one) => one.surest));
-    item.gap = Math.max(...views.map((one) => one.errors)) - Math.min(...views.map((one) => one.errors));
+    item.errors = results.reduce((sum, one) => sum + one.errors, 0);
+    item.f1 = results.reduce((sum, one) => sum + one.f1, 0) / results.length;
+    item.confidence = Math.max(...results.map((one) => one.confidence));
+    item.gap = Math.max(...results.map((one) => one.errors)) - Math.min(...results.map((one) => one.errors));
   }
 }
 
 const ORDERS = {
   errors: ['most errors', (a, b) => b.errors - a.errors || a.f1 - b.f1],
   f1: ['lowest F1', (a, b) => a.f1 - b.f1 || b.errors - a.errors],
-  surest: ['surest error', (a, b) => b.surest - a.surest],
+  confidence: ['most confident error', (a, b) => b.confidence - a.confidence],
   ...(MANY
-    ? { gap: ['largest difference', (a, b) => b.gap - a.gap || b.unlike.size - a.unlike.size || b.errors - a.errors] }
+    ? { gap: ['largest difference', (a, b) => b.gap - a.gap || b.disagreements.size - a.disagreements.size || b.errors - a.errors] }
     : {}),
   fewest: ['fewest errors', (a, b) => a.errors - b.errors || b.f1 - a.f1],
   name: ['name', (a, b) => a.image.name.localeCompare(b.image.name, 'en', { numeric: true })],
 };
 
-const view = { kind: 'all', label: '', order: 'errors', page: 0, list: [] };
+const view = { type: 'all', label: '', order: 'errors', page: 0, list: [] };
 
-// What the boxes of a picture are compared with.
+// The type and class of the boxes to highlight.
 const filterOf = () => ({
-  kind: KINDS.includes(view.kind) ? KINDS.indexOf(view.kind) : null,
+  type: TYPES.includes(view.type) ? TYPES.indexOf(view.type) : null,
   label: view.label || null,
 });
 
 function fits(item) {
   const names = DATA.datasets[item.dataset].classes;
-  const { kind, label } = filterOf();
+  const { type, label } = filterOf();
   const named = (row) => label === null || names[row.label] === label;
-  return [...item.judged.values()].some((judged) => {
-    if (view.kind === 'none') return judged.errors === 0 && (label === null || judged.objects.some(named));
-    const missed = judged.objects.filter((object) => object.state === MISSED && named(object));
-    if (kind === MISSED) return missed.length > 0;
-    if (kind !== null) return judged.kept.some((detection) => detection.kind === kind && named(detection));
-    if (view.kind === 'any')
-      return missed.length > 0 || judged.kept.some((detection) => ERRORS.includes(detection.kind) && named(detection));
-    return label === null || judged.objects.some(named) || judged.kept.some(named);
+  return [...item.results.values()].some((result) => {
+    if (view.type === 'none') return result.errors === 0 && (label === null || result.objects.some(named));
+    const missed = result.objects.filter((object) => object.state === MISSED && named(object));
+    if (type === MISSED) return missed.length > 0;
+    if (type !== null) return result.kept.some((detection) => detection.type === type && named(detection));
+    if (view.type === 'any')
+      return missed.length > 0 || result.kept.some((detection) => ERRORS.includes(detection.type) && named(detection));
+    return label === null || result.objects.some(named) || result.kept.some(named);
   });
 }
 
-function tally(judged) {
-  const parts = ERRORS.filter((kind) => judged.counts[kind]).map((kind) =>
-    make('span', { class: 'chip', title: KINDS[kind] }, kindSwatch(kind), ` ${judged.counts[kind]}`),
+function tally(result) {
+  const parts = ERRORS.filter((type) => result.counts[type]).map((type) =>
+    make('span', { class: 'chip', title: TYPES[type] }, typeSwatch(type), ` ${result.counts[type]}`),
   );
   return make(
     'span',
     { class: 'chips' },
-    make('span', { class: 'chip', title: 'right' }, kindSwatch(CORRECT), ` ${judged.counts[CORRECT]}`),
+    make('span', { class: 'chip', title: 'correct' }, typeSwatch(CORRECT), ` ${result.counts[CORRECT]}`),
     parts,
   );
 }
 
 function panel(item, run, named) {
-  const judged = item.judged.get(run);
+  const result = item.results.get(run);
   const drawn = picture(item, run, filterOf(), named);
-  const fewest = Math.min(...[...item.judged.values()].map((one) => one.errors));
-  const better = item.gap > 0 && judged.errors === fewest;
+  const fewest = Math.min(...[...item.results.values()].map((one) => one.errors));
+  const better = item.gap > 0 && result.errors === fewest;
   const head =
     item.runs.length > 1
       ? make(
           'p',
           { class: 'panel-name' },
           runLabel(run),
-          better ? make('span', { class: 'delta good', title: 'fewest errors here' }, '▲ better') : null,
+          better ? make('span', { class: 'delta good', title: 'fewest errors in this image' }, '▲ better') : null,
         )
       : null;
-  return { node: make('div', { class: 'panel' }, head, drawn.node, tally(judged)), drawn };
+  return { node: make('div', { class: 'panel' }, head, drawn.node, tally(result)), drawn };
 }
 
 function card(item, number) {
@@ -102,12 +102,12 @@ function card(item, number) {
     { class: `item${item.runs.length > 1 ? ' several' : ''}` },
     make('h3', {}, make('button', { type: 'button', class: 'link', on: { click: open } }, item.image.name)),
     make('div', { class: 'panels' }, panels),
-    item.unlike.size
+    item.disagreements.size
       ? make(
           'p',
           { class: 'muted small' },
           make('span', { class: 'differs' }, '≠ '),
-          `${item.unlike.size} object${item.unlike.size > 1 ? 's' : ''} not found by all runs`,
+          `${item.disagreements.size} object${item.disagreements.size > 1 ? 's' : ''} not detected by all runs`,
         )
       : null,
   );
@@ -115,7 +115,7 @@ function card(item, number) {
 
 function sheet() {
   const section = byId('images');
-  const place = make('div', { class: MANY ? 'cards pairs' : 'cards' });
+  const container = make('div', { class: MANY ? 'cards pairs' : 'cards' });
   const status = make('p', { class: 'muted', role: 'status' });
   const pages = make('span', {});
   const step = (by) => () => {
@@ -132,17 +132,17 @@ function sheet() {
     const last = Math.max(0, Math.ceil(view.list.length / PAGE) - 1);
     view.page = Math.min(last, Math.max(0, view.page));
     const first = view.page * PAGE;
-    place.replaceChildren(...view.list.slice(first, first + PAGE).map((item, i) => card(item, first + i)));
+    container.replaceChildren(...view.list.slice(first, first + PAGE).map((item, i) => card(item, first + i)));
     status.textContent = view.list.length
       ? `${whole(view.list.length)} of ${whole(ITEMS.length)} images`
-      : 'No image fits; choose other filters.';
+      : 'No image matches the filters.';
     pages.textContent = `${view.page + 1} / ${last + 1}`;
     back.disabled = view.page === 0;
     next.disabled = view.page === last;
   }
 
   function refilter() {
-    judgeItems();
+    evaluateItems();
     view.list = ITEMS.filter(fits).sort(ORDERS[view.order][1]);
     render();
     refreshViewer();
@@ -158,8 +158,8 @@ function sheet() {
     make(
       'p',
       { class: 'muted' },
-      ITEMS.length < total ? `The ${whole(ITEMS.length)} images with most errors of ${whole(total)}. ` : '',
-      'Point at a box for its values, open an image to see it large. Dashed boxes are annotated objects.',
+      ITEMS.length < total ? `The ${whole(ITEMS.length)} images with the most errors, of ${whole(total)}. ` : '',
+      'Point at a box to see its values; click an image to enlarge it. Dashed boxes are annotated objects.',
     ),
   );
   if (!ITEMS.length) return;
@@ -167,19 +167,19 @@ function sheet() {
   const kinds = [
     ['all', 'all images'],
     ['any', 'with errors'],
-    ...ERRORS.map((kind) => [KINDS[kind], KINDS[kind]]),
+    ...ERRORS.map((type) => [TYPES[type], TYPES[type]]),
     ['none', 'without errors'],
   ];
   const toggles = [
     ['objects', 'objects'],
-    ['right', 'right boxes'],
+    ['correct', 'correct boxes'],
     ['errors', 'errors'],
   ];
   section.append(
     make(
       'div',
       { class: 'toolbar' },
-      select('Error', kinds, change('kind')).node,
+      select('Error', kinds, change('type')).node,
       select('Class', [['', 'all'], ...classes], change('label')).node,
       select(
         'Order',
@@ -206,20 +206,20 @@ function sheet() {
     make(
       'p',
       { class: 'key' },
-      [CORRECT, ...ERRORS].map((kind) =>
+      [CORRECT, ...ERRORS].map((type) =>
         make(
           'span',
-          { title: DATA.kinds[kind].definition },
-          kindSwatch(kind),
-          ` ${kind === CORRECT ? 'right' : KINDS[kind]}`,
+          { title: DATA.types[type].definition },
+          typeSwatch(type),
+          ` ${TYPES[type]}`,
         ),
       ),
-      MANY ? make('span', {}, make('span', { class: 'differs' }, '≠'), ' not found by all runs') : null,
+      MANY ? make('span', {}, make('span', { class: 'differs' }, '≠'), ' not detected by all runs') : null,
     ),
     status,
-    place,
+    container,
     make('div', { class: 'pager' }, back, pages, next),
   );
-  onCut(refilter);
+  onThresholdChange(refilter);
   refilter();
 }

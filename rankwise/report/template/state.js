@@ -1,16 +1,16 @@
-// What the page is about, and the thresholds a reader has chosen.
+// The data of the page, and the selected thresholds.
 
 const DATA = JSON.parse(byId('data').textContent);
 const RUNS = DATA.runs;
 const MANY = RUNS.length > 1;
-const KINDS = DATA.kinds.map((kind) => kind.key);
-const [CORRECT, MISSED, BACKGROUND, LOCALISATION, CLASS, BOTH, DUPLICATE, IGNORED] = KINDS.keys();
-const ERRORS = [MISSED, BACKGROUND, LOCALISATION, CLASS, BOTH, DUPLICATE];
+const TYPES = DATA.types.map((type) => type.key);
+const [CORRECT, MISSED, BACKGROUND, LOCALIZATION, CLASS, BOTH, DUPLICATE, IGNORED] = TYPES.keys();
+const ERRORS = [MISSED, BACKGROUND, LOCALIZATION, CLASS, BOTH, DUPLICATE];
 const LETTERS = {
   [CORRECT]: '✓',
   [MISSED]: 'M',
   [BACKGROUND]: 'B',
-  [LOCALISATION]: 'L',
+  [LOCALIZATION]: 'L',
   [CLASS]: 'C',
   [BOTH]: 'X',
   [DUPLICATE]: 'D',
@@ -20,28 +20,27 @@ const COLORS = 6;
 const DASHES = [null, '7 3', '2 3', '9 3 2 3', '5 2', '1 2'];
 const runColor = (run) => `var(--run${run % COLORS})`;
 const runDash = (run) => DASHES[run % DASHES.length];
-const kindColor = (kind) => `var(--${KINDS[kind]})`;
 
 const runLabel = (run) => make('span', { class: 'run' }, swatch(runColor(run), runDash(run)), RUNS[run].name);
 
-// Numbers of a run are set against the first run's only where both saw the same images.
+// A run is compared with the first one only if both were evaluated on the same images.
 const comparable = (run) => run > 0 && RUNS[run].dataset === RUNS[0].dataset;
 
-// Where each run's scores are cut: a row of its sweep, at first the one with the best F1.
-const chosenRow = (run) => RUNS[run].sweep.scores.indexOf(RUNS[run].summary.threshold.score);
-const cuts = RUNS.map((_, run) => Math.max(0, chosenRow(run)));
-const cutScore = (run) => RUNS[run].sweep.scores[cuts[run]];
+// The selected threshold of each run, as an index of its sweep; initially the one with the best F1.
+const bestRow = (run) => RUNS[run].sweep.scores.indexOf(RUNS[run].summary.threshold.score);
+const thresholdRows = RUNS.map((_, run) => Math.max(0, bestRow(run)));
+const thresholdOf = (run) => RUNS[run].sweep.scores[thresholdRows[run]];
 const listeners = [];
 let waiting = false;
 
-const onCut = (listener) => listeners.push(listener);
+const onThresholdChange = (listener) => listeners.push(listener);
 
-function setCut(run, row) {
+function setThresholdRow(run, row) {
   const last = RUNS[run].sweep.scores.length - 1;
-  cuts[run] = Math.min(last, Math.max(0, row));
+  thresholdRows[run] = Math.min(last, Math.max(0, row));
   if (waiting) return;
   waiting = true;
-  // A slider tells of every pixel; once a frame is enough.
+  // A slider fires for every pixel; updating once per frame is enough.
   requestAnimationFrame(() => {
     waiting = false;
     listeners.forEach((listener) => listener());

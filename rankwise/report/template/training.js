@@ -1,11 +1,11 @@
-// The recipe, with what differs between runs, and everything that was logged while training.
+// The recipe, with the differences between runs, and the training log.
 
 const written = (value) => (value === undefined ? DASH : typeof value === 'string' ? value : JSON.stringify(value));
 
 function recipe() {
   const section = byId('recipe');
   const keys = [...new Set(RUNS.flatMap((run) => Object.keys(run.recipe)))];
-  // A run's keys may come in between: by section, in the order of the first appearance.
+  // Grouped by section, because runs may have different keys.
   const groups = new Map(keys.map((key) => [key.split('.')[0], []]));
   keys.forEach((key) => groups.get(key.split('.')[0]).push(key));
   const differs = (key) => new Set(RUNS.map((run) => written(run.recipe[key]))).size > 1;
@@ -56,7 +56,7 @@ function recipe() {
     make(
       'details',
       { id: 'whole-recipe' },
-      make('summary', {}, `The whole recipe, ${keys.length} settings`),
+      make('summary', {}, `All ${keys.length} settings`),
       [...groups].map(([name, own]) =>
         make(
           'details',
@@ -69,7 +69,7 @@ function recipe() {
   );
 }
 
-// Mean over a twentieth of the curve, shorter at the ends, so that it neither lags nor shrinks.
+// Moving average over a twentieth of the curve; the window is shorter at the ends, so that the curve keeps its length.
 function smooth(values) {
   const reach = Math.floor(values.length / 40);
   return values.map((_, i) => {
@@ -79,7 +79,7 @@ function smooth(values) {
   });
 }
 
-// One chart of a logged number with a line for each run, or of several numbers of one run.
+// A chart of one logged number with a line per run, or of several numbers of one run.
 function curveChart(title, names, options = {}) {
   const series = RUNS.flatMap((run, r) =>
     names
@@ -91,7 +91,7 @@ function curveChart(title, names, options = {}) {
         const name = MANY ? run.name : label;
         if (!options.smooth || y.length < 40) return [{ name, color, dash, x, y, wide: n === 0 }];
         return [
-          { name: `${name}, as logged`, color, x, y, faint: true, unnamed: true },
+          { name: `${name}, not smoothed`, color, x, y, faint: true, unnamed: true },
           { name, color, dash, x, y: smooth(y), wide: true },
         ];
       }),
@@ -129,19 +129,19 @@ const MORE = {
   iou: 'IoU of the positives',
   positives: 'Positives',
   unmatched: 'Objects without a positive',
-  gradient_norm: 'Norm of the gradient',
-  images_per_second: 'Images a second',
+  gradient_norm: 'Gradient norm',
+  images_per_second: 'Images per second',
 };
 
 function training() {
   const section = byId('training');
   const skipped = RUNS.filter((run) => run.skipped).map(
-    (run) => `${run.name}: ${run.skipped} steps skipped, their loss or gradient was not finite.`,
+    (run) => `${run.name}: ${run.skipped} steps skipped because their loss or gradient was not finite.`,
   );
   section.append(...skipped.map((sentence) => make('p', { class: 'note' }, sentence)));
   const charts = CURVES.map(([title, names, options]) => curveChart(title, names, options)).filter(Boolean);
   if (!charts.length) {
-    section.append(make('p', { class: 'muted' }, 'Nothing was logged.'));
+    section.append(make('p', { class: 'muted' }, 'No training log.'));
     return;
   }
   section.append(make('div', { class: 'grid narrow' }, charts));

@@ -1,32 +1,32 @@
-// One image large, with a list of its boxes; arrow keys go from image to image.
+// An enlarged image with a list of its boxes; the arrow keys go to the next and previous image.
 
 const viewer = byId('viewer');
 const viewerContent = viewer.appendChild(make('div', {}));
-let viewed = null; // its place in the list of the sheet
+let viewed = null; // index in view.list
 
 function boxList(item, run, drawn) {
-  const judged = item.judged.get(run);
+  const result = item.results.get(run);
   const { classes } = DATA.datasets[item.dataset];
-  const missed = judged.objects
+  const missed = result.objects
     .map((object, i) => [object, i])
     .filter(([object]) => object.state === MISSED)
     .map(([object, i]) => ({
-      kind: MISSED,
+      type: MISSED,
       name: classes[object.label],
       score: DASH,
       iou: DASH,
       number: drawn.numbers.objects[i],
     }));
-  const kept = judged.kept.map((detection, i) => ({
-    kind: detection.kind,
+  const kept = result.kept.map((detection, i) => ({
+    type: detection.type,
     name: classes[detection.label],
     score: short(detection.score),
     iou: detection.iou.toFixed(2),
     number: drawn.numbers.detections[i],
   }));
-  const errorsFirst = (row) => (row.kind === CORRECT || row.kind === IGNORED ? 1 : 0);
+  const errorsFirst = (row) => (row.type === CORRECT || row.type === IGNORED ? 1 : 0);
   const rows = [...missed, ...kept].sort((a, b) => errorsFirst(a) - errorsFirst(b));
-  if (!rows.length) return make('p', { class: 'muted' }, 'Nothing is annotated and nothing detected.');
+  if (!rows.length) return make('p', { class: 'muted' }, 'No objects and no detections.');
   return make(
     'div',
     { class: 'scroll' },
@@ -54,13 +54,13 @@ function boxList(item, run, drawn) {
             {
               tabindex: '0',
               on: {
-                pointerenter: () => drawn.light(row.number),
-                pointerleave: () => drawn.light(null),
-                focus: () => drawn.light(row.number),
-                blur: () => drawn.light(null),
+                pointerenter: () => drawn.highlight(row.number),
+                pointerleave: () => drawn.highlight(null),
+                focus: () => drawn.highlight(row.number),
+                blur: () => drawn.highlight(null),
               },
             },
-            make('td', {}, kindSwatch(row.kind), ` ${row.kind === CORRECT ? 'right' : KINDS[row.kind]}`),
+            make('td', {}, typeSwatch(row.type), ` ${TYPES[row.type]}`),
             make('td', {}, row.name),
             make('td', { class: 'number' }, row.score),
             make('td', { class: 'number' }, row.iou),
@@ -128,7 +128,7 @@ function openViewer(number) {
   tip.hide();
   viewer.showModal();
   refreshViewer();
-  viewer.append(tip.element); // a dialog lies above everything else, so the tooltip goes with it
+  viewer.append(tip.element); // a dialog covers everything outside it, so the tooltip moves into it
 }
 
 viewer.addEventListener('close', () => {
