@@ -18,6 +18,7 @@ from doc_blocks import ROOT
 import rankwise.assign
 import rankwise.losses
 from rankwise import cli, cli_data
+from rankwise.config import recipe
 from rankwise.config.choice import Choice
 from rankwise.config.recipe import SHORT_FLAGS, built_in_recipes
 from rankwise.data import CheckReport
@@ -153,8 +154,9 @@ def known_flags() -> set[str]:
     parsers: list[Any] = [get_args_parser()]
     for verb, work in cli.VERBS.items():
         kept = {"side_effect": lambda parser, *_: parsers.append(parser) or _stop()}
-        patched = (mock.patch.object(module, "_parse", **kept) for module in (cli, cli_data))
-        with next(patched), next(patched), suppress(_Parsed):
+        with ExitStack() as stack, suppress(_Parsed):
+            for module, name in ((cli, "_parse"), (cli_data, "_parse"), (recipe, "parse")):
+                stack.enter_context(mock.patch.object(module, name, **kept))
             work({"train": [], "data show": ["x", "shapes"]}.get(verb, ["x"]))
     flags = {name for parser in parsers for action in parser._actions for name in action.option_strings}
     flags |= {*SHORT_FLAGS, "--size", "--version"}
