@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankwise.bf16 import Bf16Error, enable_bf16
 from rankwise.config.settings import TrainSettings
 from rankwise.errors import SettingsError
+from rankwise.training.memory import keep_freed_memory
 from rankwise.training.rendezvous import Strategy, end_with_parent, rendezvous
 
 # Running statistics are those of rank 0, as usual in DDP, but they are broadcast when they are read and not in every
@@ -63,6 +64,8 @@ def launch(settings: TrainSettings) -> Fabric:
             f"the processes could not reach each other ({' '.join(str(error).split())[:300]}): check that all of "
             f"them are started with the same address and port, and that no firewall blocks them"
         ) from error
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
     if settings.threads:  # after launching, which divides the cores among the processes
         torch.set_num_threads(settings.threads)
     return fabric
