@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageFilter
-from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
 import rankwise.losses
@@ -35,6 +34,7 @@ from rankwise.criterion import Criterion
 from rankwise.data import EvalTransform
 from rankwise.evaluation.coco import evaluate
 from rankwise.models import Detector
+from rankwise.training.average import MovingAverage
 from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
 
 SIDE, SCALE = 160, 2  # of a drawn image, and how much larger it is drawn
@@ -109,7 +109,7 @@ def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict
     detector = detector.to(memory_format=torch.channels_last)
     criterion = Criterion(eval(loss, vars(rankwise.losses)), ATSS(), recipe.box)
     optimizer = build_optimizer(detector, recipe.optimizer)
-    ema = ModelEmaV3(detector, decay=recipe.train.ema, use_warmup=True)
+    ema = MovingAverage(detector, recipe.train.ema)
     targets = [_targets(record, size) for record, size in zip(train_set.records, sizes, strict=True)]
     rng, order = np.random.default_rng(seed), list[int]()
     for step in range(steps):
@@ -123,7 +123,7 @@ def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict
         losses.total.backward()
         torch.nn.utils.clip_grad_norm_(detector.parameters(), recipe.optimizer.clip_norm)
         optimizer.step()
-        ema.update(detector, step=step)
+        ema.update(step)
     result = _evaluate(ema.module.eval(), val_set, *cached["val"])
     return {"ap": result.ap, "ap50": result.ap50, "ap75": result.ap75, "per_class": result.per_class}
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from timm.utils.model_ema import ModelEmaV3
 from torch import Tensor, nn
 
 from rankwise.config.datasets import open_datasets
@@ -33,6 +32,7 @@ from rankwise.files.writing import make_folder, write_text
 from rankwise.models import Detector
 from rankwise.models.init import initialize
 from rankwise.training import diagnostics
+from rankwise.training.average import MovingAverage
 from rankwise.training.checkpoint import LAST, save_checkpoint
 from rankwise.training.diagnostics import Symptoms, TrainingStopped
 from rankwise.training.folders import changes
@@ -129,7 +129,7 @@ class Run:
         self.scaler = getattr(fabric.strategy.precision, "scaler", None)  # with 16-bit floats
         optimizer = build_optimizer(self.detector, recipe.optimizer, self.scaler is not None)
         self.model, self.optimizer = fabric.setup(model, optimizer)
-        self.ema = ModelEmaV3(self.detector, decay=settings.ema, use_warmup=True) if settings.ema else None
+        self.ema = MovingAverage(self.detector, settings.ema) if settings.ema else None
         self.buffers = Buffers(self.detector, self.criterion)
         self.watch = Stopwatch(fabric.device)
         self.progress = Progress()
@@ -276,7 +276,7 @@ class Run:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             if self.ema is not None:
-                self.ema.update(self.detector, step=at.step)
+                self.ema.update(at.step)
         at.bad_in_a_row = 0
         return {**losses.log, **losses.terms, "gradient_norm": norm}, decision
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import Precision
-from timm.utils.model_ema import ModelEmaV3
 
 from rankwise.config.recipe import Recipe
 from rankwise.criterion import Criterion
@@ -21,6 +20,7 @@ from rankwise.errors import SettingsError
 from rankwise.files.parsing import ParseError, set_aside
 from rankwise.files.writing import remove_parts
 from rankwise.models import Detector
+from rankwise.training.average import MovingAverage
 from rankwise.training.checkpoint import LAST, load_checkpoint
 
 FINGERPRINT = "fingerprint"
@@ -75,7 +75,7 @@ class RunState:
     detector: Detector
     criterion: Criterion
     optimizer: torch.optim.Optimizer
-    ema: ModelEmaV3 | None
+    ema: MovingAverage | None
     precision: Precision
     fixed: dict[str, Any]
     progress: Progress
