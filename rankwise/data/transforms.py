@@ -130,8 +130,7 @@ class TrainTransform:
         if self._warps:
             image, target = self._warped(image, target)
         if torch.rand(()) < self.augment.flip:
-            boxes = F.horizontal_flip(_boxes(image, target["boxes"])).as_subclass(Tensor)
-            image, target = F.horizontal_flip(image), target | {"boxes": boxes}
+            image, target = _flipped(image, target)
         image, target = resize(image, target, self._scaled_settings())
         return image, _sanitized(image, target)
 
@@ -203,8 +202,19 @@ def resize(image: Tensor, target: Target, settings: InputSettings) -> tuple[Tens
     """
     resized = resize_for_input(image, settings)
     (height, width), size = image.shape[-2:], tuple(resized.shape[-2:])
+    if size == (height, width):
+        return resized, target | {"size": size}
     scale = torch.tensor([size[1] / width, size[0] / height]).repeat(2)
     return resized, target | {"boxes": target["boxes"] * scale, "size": size}
+
+
+# Flips and limits are plain arithmetic: torchvision's functions take longer to find their kernel than to run it.
+
+
+def _flipped(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    left, top, right, bottom = target["boxes"].unbind(1)
+    width = image.shape[-1]
+    return image.flip(-1), target | {"boxes": torch.stack([width - right, top, width - left, bottom], dim=1)}
 
 
 def _boxes(image: Tensor, boxes: Tensor) -> BoundingBoxes:
@@ -213,7 +223,8 @@ def _boxes(image: Tensor, boxes: Tensor) -> BoundingBoxes:
 
 def _sanitized(image: Tensor, target: Target) -> Target:
     """Clips boxes to the image and drops those that become empty."""
-    boxes = F.clamp_bounding_boxes(_boxes(image, target["boxes"])).as_subclass(Tensor)
+    height, width = image.shape[-2:]
+    boxes = torch.minimum(target["boxes"].clamp(min=0), torch.tensor([width, height, width, height]))
     large = (boxes[:, 2:] - boxes[:, :2] >= SMALLEST_BOX).all(dim=1)
     return _kept(target | {"boxes": boxes}, large)
 

@@ -64,7 +64,8 @@ class InputSettings:
         """
         stretched = int(short_side * self.max_side / self.short_side + 0.5)
         long = (max_side or self.max_side) if self.keep_ratio else stretched
-        return replace(self, short_side=min(short_side, long), max_side=long)
+        sides = min(short_side, long), long
+        return self if sides == (self.short_side, self.max_side) else replace(self, short_side=sides[0], max_side=long)
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of a resized image, without padding."""

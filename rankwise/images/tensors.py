@@ -55,8 +55,12 @@ def pad_images(images: Sequence[Tensor], divisor: int, colour: tuple[int, int, i
         divisor: Height and width of the batch are multiples of this.
         colour: The padding color: red, green and blue in bytes.
     """
+    sizes = sizes_of(images)
+    size = padded_size(sizes, divisor)
+    if all(one == size for one in sizes):
+        return torch.stack(list(images))
     filling = torch.tensor(colour, dtype=torch.uint8, device=images[0].device)[:, None, None]
-    batch = filling.new_empty((len(images), 3, *padded_size(sizes_of(images), divisor)))
+    batch = filling.new_empty((len(images), 3, *size))
     for padded, image in zip(batch, images, strict=True):
         height, width = image.shape[1:]
         padded[:, :height, :width] = image
