@@ -71,6 +71,16 @@ def test_any_finite_float32_is_summed_right_in_torch():
     huge("torch")
 
 
+@pytest.mark.parametrize("method", ENGINES)
+@pytest.mark.parametrize(
+    "logits", [[1e14, 1e14 + 3, 1e14 - 2, 1e14 + 4e3], [1e23, 1e23 + 2e8, 1e23 - 2e8, 1e23 + 4e8], [0, 7.7e26, -5, 3]]
+)
+def test_float64_logits_that_share_a_large_shift_keep_their_differences(logits, method):
+    x, labels, quality = torch.tensor(logits, dtype=torch.float64)[:, None], torch.tensor([0, 1, 0, 1]), torch.ones(4)
+    found, expected = (PELoss(lam=16.0, method=name)(x, labels, quality) for name in (method, "dense"))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0.0)
+
+
 @pytest.mark.parametrize("method", [*ENGINES, "dense"])
 def test_a_loss_beyond_float32_is_an_error_that_says_so(method):
     logits, labels = torch.tensor([[-3e38], [3e38]]), torch.tensor([0, 1])

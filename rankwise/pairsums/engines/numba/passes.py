@@ -89,7 +89,7 @@ def flat(values: np.ndarray) -> Flat:
 def lattice(scale: float, low: float, high: float, dtype: Any) -> Lattice:
     """The lattice for samples of a dtype."""
     kind = dtype.type
-    return Lattice(kind(scale), kind(low), kind(high), kind(1e30), kind(0.5))
+    return Lattice(kind(scale), kind(low), kind(high), kind(1e30 if dtype.itemsize == 4 else 1e60), kind(0.5))
 
 
 def edges(ends: np.ndarray) -> Edges:

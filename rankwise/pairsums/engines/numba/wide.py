@@ -66,7 +66,9 @@ def _first_near(p: Any, x: Any, above: Any) -> Any:
 def sums(values: Any, begin: Any, end: Any, skip: Any, p: Any, kind: Any, rank: Any, error: Any) -> None:
     """Add each sorted positive's sums of rank and error (times λ) over some negatives."""
     number = len(p)
-    passed, total = np.zeros(number + 1), np.zeros(number + 1)  # samples far above the first so many positives
+    # Of the samples far above the first so many positives: their number, and the sum of their distances to the last of
+    # these. Differences are summed, not logits: a shift that all logits share would cost the digits.
+    passed, total = np.zeros(number + 1), np.zeros(number + 1)
     following = np.searchsorted(skip[:, 1], begin, side="right")
     while begin < end:
         stop = end if following >= skip.shape[0] else min(end, skip[following, 0])
@@ -76,7 +78,8 @@ def sums(values: Any, begin: Any, end: Any, skip: Any, p: Any, kind: Any, rank: 
                 continue
             near = _first_near(p, x, kind.above)
             passed[near] += 1.0
-            total[near] += x
+            if near > 0:
+                total[near] += x - p[near - 1]
             while near < number and x - p[near] > kind.below:
                 pair = _pair(x - p[near], kind)
                 rank[near] += pair[0]
@@ -86,10 +89,12 @@ def sums(values: Any, begin: Any, end: Any, skip: Any, p: Any, kind: Any, rank: 
         following += 1
     above = far = 0.0
     for u in range(number - 1, -1, -1):
+        if u + 1 < number:
+            far += above * (p[u + 1] - p[u])
         above += passed[u + 1]
         far += total[u + 1]
         rank[u] += above
-        error[u] += above if kind.step else (far - above * p[u]) * kind.scale
+        error[u] += above if kind.step else far * kind.scale
 
 
 @compiled
