@@ -1,21 +1,23 @@
 """Ranking in other people's trainers, on images that were not trained on: own loss, ranking, ranking plus own loss.
 
-    python benchmarks/trainers.py                                       # all rows, for hours
+    python benchmarks/trainers.py                                       # all rows
     python benchmarks/trainers.py --models yolo11 --seeds 0 --epochs 5  # a part of them
 
 Slim YOLO11 and YOLO26 of ultralytics, by ``yolo.train``, and a tiny RT-DETR v2 of transformers, from random weights on
 300 images of the built-in dataset; AP on 300 others by ``rankwise.evaluation``. Rows that are in the results already
-are not run again. It needs ``pip install ultralytics transformers``.
+are not run again. Nothing is downloaded. It needs ``pip install ultralytics transformers``.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +33,28 @@ from rankwise.data import ShapesDataset
 from rankwise.evaluation import evaluate
 from rankwise.losses import APELoss
 
-IMAGES, SIZE, BATCH = 300, 128, 16
-MODELS = ["yolo11", "yolo26", "rtdetr"]
+IMAGES, SIZE, BATCH = 300, 96, 16
+#: The models with their epochs, the same for all variants of a model.
+EPOCHS = {"yolo11": 12, "yolo26": 12, "rtdetr": 12}
 #: Weight of the ranking loss and of the own loss.
 VARIANTS = {"own": (0.0, 1.0), "ranking": (1.0, 0.0), "both": (1.0, 1.0)}
 RESULTS = Path(__file__).parent / "results"
 
 
+@cache
+def drawn(split: str) -> tuple[ShapesDataset, list[tuple[Tensor, dict[str, Any]]]]:
+    """A split of the built-in dataset, drawn once."""
+    dataset = ShapesDataset(split, images=IMAGES, size=SIZE)
+    return dataset, list(dataset)
+
+
 def write_yolo(folder: Path) -> Path:
     """The built-in dataset as files, in ultralytics' format."""
     for split in ("train", "val"):
-        dataset = ShapesDataset(split, images=IMAGES, size=SIZE)
+        dataset, images = drawn(split)
         for kind in ("images", "labels"):
             (folder / kind / split).mkdir(parents=True)
-        for number, (image, target) in enumerate(dataset):
+        for number, (image, target) in enumerate(images):
             write_png(image, str(folder / "images" / split / f"{number}.png"))
             lines = []
             for label, (x1, y1, x2, y2) in zip(
@@ -52,15 +62,17 @@ def write_yolo(folder: Path) -> Path:
             ):
                 lines.append(f"{label} {(x1 + x2) / 2} {(y1 + y2) / 2} {x2 - x1} {y2 - y1}\n")
             (folder / "labels" / split / f"{number}.txt").write_text("".join(lines))
-    settings = {"path": str(folder), "train": "images/train", "val": "images/val", "names": list(dataset.classes)}
+    # The trainer ends with a validation of its own, which is not used here: one image is enough for it.
+    (folder / "one.txt").write_text(f"{folder / 'images' / 'val' / '0.png'}\n")
+    settings = {"path": str(folder), "train": "images/train", "val": "one.txt", "names": list(dataset.classes)}
     (folder / "data.yaml").write_text(yaml.safe_dump(settings))
     return folder / "data.yaml"
 
 
 def measure(detections: list[dict[str, Tensor]]) -> dict[str, float]:
     """AP and AP50 on the validation images, and the highest score."""
-    dataset = ShapesDataset("val", images=IMAGES, size=SIZE)
-    by_image = {target["image_id"]: found for (_, target), found in zip(dataset, detections, strict=True)}
+    dataset, images = drawn("val")
+    by_image = {target["image_id"]: found for (_, target), found in zip(images, detections, strict=True)}
     result = evaluate(dataset.ground_truth(), by_image, dataset.category_ids, dataset.classes)
     top = max(float(found["scores"].max()) if len(found["scores"]) else 0.0 for found in detections)
     return {"ap": result.ap or 0.0, "ap50": result.ap50 or 0.0, "top score": top}
@@ -82,14 +94,16 @@ def yolo(kind: str, ranking: float, own: float, seed: int, epochs: int, folder: 
     if ranking:
         use_ranking(model, APELoss(), keep=own, weight=ranking)
     run = {"imgsz": SIZE, "batch": BATCH, "nbs": BATCH, "device": "cpu", "workers": 0, "amp": False, "seed": seed}
-    run |= {"plots": False, "val": False, "verbose": False, "optimizer": "AdamW", "lr0": 0.002, "close_mosaic": 5}
+    run |= {"plots": False, "val": False, "verbose": False, "optimizer": "AdamW", "lr0": 0.005, "mosaic": 0.0}
+    run |= {"save": False, "scale": 0.0, "warmup_epochs": 1.0}
     model.train(data=str(data), epochs=epochs, project=str(folder), name="run", exist_ok=True, **run)
+    trained, predict = YOLO(folder / "run" / "weights" / "last.pt"), {"imgsz": SIZE, "verbose": False, "device": "cpu"}
+    names = [str(folder / "images" / "val" / f"{number}.png") for number in range(IMAGES)]
     found = []
-    trained = YOLO(folder / "run" / "weights" / "last.pt")
-    for number in range(IMAGES):
-        image = str(folder / "images" / "val" / f"{number}.png")
-        boxes = trained.predict(image, imgsz=SIZE, conf=1e-6, max_det=100, verbose=False, device="cpu")[0].boxes
-        found.append({"boxes": boxes.xyxy, "scores": boxes.conf, "labels": boxes.cls.long()})
+    for start in range(0, IMAGES, BATCH):
+        for result in trained.predict(names[start : start + BATCH], conf=1e-6, max_det=100, **predict):
+            boxes = result.boxes
+            found.append({"boxes": boxes.xyxy, "scores": boxes.conf, "labels": boxes.cls.long()})
     return measure(found)
 
 
@@ -104,8 +118,8 @@ def rtdetr(kind: str, ranking: float, own: float, seed: int, epochs: int, folder
     from rankwise.integrations.transformers import use_ranking
 
     torch.manual_seed(seed)
-    train, val = (ShapesDataset(split, images=IMAGES, size=SIZE) for split in ("train", "val"))
-    model = build(len(train.classes)).train()
+    (dataset, train), (_, val) = drawn("train"), drawn("val")
+    model = build(len(dataset.classes)).train()
     if ranking:
         use_ranking(model, APELoss(), weight=ranking, keep=own)
     steps = epochs * IMAGES // BATCH
@@ -129,42 +143,64 @@ def rtdetr(kind: str, ranking: float, own: float, seed: int, epochs: int, folder
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """AP of every model and variant: mean and range over the seeds."""
-    lines = ["| model | epochs | own loss | ranking | ranking + own | seeds |", "|---|---:|---:|---:|---:|---:|"]
-    for model, epochs in sorted({(row["model"], row["epochs"]) for row in rows}):
-        cells, seeds = [], 0
-        for variant in VARIANTS:
-            same = [row for row in rows if (row["model"], row["epochs"], row["variant"]) == (model, epochs, variant)]
-            values = [row["ap"] for row in same]
-            seeds = max(seeds, len(values))
-            spread = f" ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.1f}{spread}" if values else "not run")
-        lines.append(f"| {model} | {epochs} | " + " | ".join(cells) + f" | {seeds} |")
+    """AP of every model and variant, mean and standard deviation over the seeds, and the differences seed by seed."""
+    header = [
+        "model",
+        "epochs",
+        "seeds",
+        "own loss",
+        "ranking",
+        "ranking + own",
+        "ranking - own",
+        "ranking + own - own",
+    ]
+    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
+    for model, epochs in sorted(
+        {(row["model"], row["epochs"]) for row in rows}, key=lambda key: (*EPOCHS,).index(key[0])
+    ):
+        found = {
+            name: {row["seed"]: row["ap"] for row in rows if (row["model"], row["epochs"], row["variant"]) == key}
+            for name in VARIANTS
+            for key in [(model, epochs, name)]
+        }
+        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
+        columns = [[by_seed[seed] for seed in seeds] for by_seed in found.values()]
+        columns += [[found[name][seed] - found["own"][seed] for seed in seeds] for name in ("ranking", "both")]
+        cells = [spread(values, signed=number > 2) for number, values in enumerate(columns)]
+        lines.append(f"| {model} | {epochs} | {len(seeds)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def spread(values: list[float], signed: bool) -> str:
+    """Mean and standard deviation."""
+    if not values:
+        return "not run"
+    sign = "+" if signed else ""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.1f}{deviation}"
 
 
 def main() -> None:
     """Runs what is missing, and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, help=f"by default {EPOCHS}")
     parser.add_argument("--results", type=Path, default=RESULTS / "trainers.json")
     words = parser.parse_args()
     rows = json.loads(words.results.read_text()) if words.results.exists() else []
-    for seed in words.seeds:
-        for model in words.models:
-            for variant, (ranking, own) in VARIANTS.items():
-                name = {"model": model, "variant": variant, "seed": seed, "epochs": words.epochs}
-                if any(name.items() <= row.items() for row in rows):
-                    continue
-                start = time.time()
-                with tempfile.TemporaryDirectory() as folder:
-                    run = rtdetr if model == "rtdetr" else yolo
-                    found = run(model, ranking, own, seed, words.epochs, Path(folder))
-                rows.append(name | found | {"seconds": round(time.time() - start)})
-                print(rows[-1], flush=True)
-                words.results.write_text(json.dumps(rows, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        # By seeds first: a part of the rows is then still a comparison.
+        for seed, model, variant in itertools.product(words.seeds, words.models, VARIANTS):
+            name = {"model": model, "variant": variant, "seed": seed, "epochs": words.epochs or EPOCHS[model]}
+            if any(name.items() <= row.items() for row in rows):
+                continue
+            start = time.process_time()
+            run = rtdetr if model == "rtdetr" else yolo
+            found = run(model, *VARIANTS[variant], seed, name["epochs"], Path(folder))
+            rows.append(name | found | {"CPU seconds": round(time.process_time() - start)})
+            print(rows[-1], flush=True)
+            words.results.write_text(json.dumps(rows, indent=1) + "\n")
     text = f"`python benchmarks/trainers.py`: AP on {IMAGES} drawn images after training on {IMAGES} others.\n\n"
     words.results.with_suffix(".md").write_text("# Held-out comparison in other trainers\n\n" + text + table(rows))
     print(table(rows))
