@@ -63,27 +63,29 @@ class DenseTargets:
         row.
         """
         logits, (count, classes) = self.logits, self.logits.shape
-        later = torch.zeros_like(self.rows, dtype=torch.bool)
-        later[1:] = self.rows[1:] == self.rows[:-1]
-        if int(later.sum()) > FEW_ADDED * count:
+        later = self.rows[1:] == self.rows[:-1]
+        added = int(later.sum())
+        if added > FEW_ADDED * count:
             return self._entries()
-        low = self._far_below()
+        low = self._far_below() if added or self.ignored is not None else 0.0
         if self.ignored is not None:
             logits = logits.masked_fill(self.ignored, low)
         labels = torch.full((count,), classes, device=logits.device)
         quality = self.quality.new_zeros(count)
+        if not added:
+            labels[self.rows], quality[self.rows] = self.classes, self.quality
+            return logits, labels, quality, self.image
+        later = torch.cat([later.new_zeros(1), later])
         first = self.rows[~later]
         labels[first], quality[first] = self.classes[~later], self.quality[~later]
-        if not bool(later.any()):
-            return logits, labels, quality, self.image
         moved = self.rows[later], self.classes[later]
-        added = torch.full((len(moved[0]), classes), low, dtype=logits.dtype, device=logits.device)
-        added = torch.cat([logits[moved].unsqueeze(1), added[:, 1:]], 1)
+        alone = torch.full((added, classes), low, dtype=logits.dtype, device=logits.device)
+        alone = torch.cat([logits[moved].unsqueeze(1), alone[:, 1:]], 1)
         emptied = torch.zeros_like(logits, dtype=torch.bool)
         emptied[moved] = True
         return (
-            torch.cat([logits.masked_fill(emptied, low), added]),
-            torch.cat([labels, labels.new_zeros(len(added))]),
+            torch.cat([logits.masked_fill(emptied, low), alone]),
+            torch.cat([labels, labels.new_zeros(added)]),
             torch.cat([quality, self.quality[later]]),
             torch.cat([self.image, self.image[moved[0]]]),
         )
@@ -149,20 +151,20 @@ def read_dense(
     if not rows_of_targets.is_floating_point():
         rows_of_targets = rows_of_targets.to(working)
     some = _rows_with_positives(rows_of_targets)
-    picked = rows_of_targets[some]
-    which, kind = (picked > 0).nonzero(as_tuple=True)
+    picked = rows_of_targets.index_select(0, some)
+    which, kind = (picked > 0).nonzero().unbind(1)
     if weight is not None:
         weight = _entries("weight", weight.detach(), logits).expand(-1, classes).to(working)
         counted = weight if ignored is None else weight.masked_fill(ignored, 0)
         if not bool((counted.isfinite() & (counted >= 0)).all()):
             raise ValueError("weight must be finite and at least 0")
-    image = torch.arange(images, device=logits.device).repeat_interleave(len(rows_of_targets) // max(1, images))
+    image = torch.arange(images, device=logits.device)[:, None]
     return DenseTargets(
         logits=logits.reshape(-1, classes).to(working),
         rows=some[which],
         classes=kind,
         quality=picked[which, kind].to(working).clamp(0, 1),
-        image=image,
+        image=image.expand(images, len(rows_of_targets) // max(1, images)).flatten(),
         ignored=ignored,
         weight=weight,
         normalizer=None if normalizer is None else _normalizer(normalizer, logits.device, working),
