@@ -18,6 +18,7 @@ from rankwise.eager import eager
 from rankwise.integrations.softmax import log_odds
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss, check_loss
+from rankwise.losses.inputs import check_factors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,9 +59,11 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0, kee
         keep: Weight of the original classification loss; 0 removes it.
 
     Raises:
-        TypeError: If the model is not a detector of transformers, if its loss cannot be replaced, or if ``loss`` is not
-            a loss.
+        TypeError: If the model is not a detector of transformers, if its loss cannot be replaced, if ``loss`` is not a
+            loss, or a factor is not a number.
+        ValueError: If a factor is negative or not finite.
     """
+    check_factors(weight=weight, keep=keep)
     loss = APELoss() if loss is None else check_loss(loss)
     own = getattr(model, "loss_function", None)
     if isinstance(own, _RankingFunction):

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss, check_loss
+from rankwise.losses.inputs import check_factors
 
 #: Tasks with boxes and classes.
 TASKS = ("detect", "segment", "pose", "obb")
@@ -37,13 +38,12 @@ def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: 
         weight: Weight of the ranking loss.
 
     Raises:
-        TypeError: If ``yolo`` is not such a model, or ``loss`` is not a loss.
-        ValueError: If a weight is negative.
+        TypeError: If ``yolo`` is not such a model, ``loss`` is not a loss, or a weight is not a number.
+        ValueError: If a weight is negative or not finite.
     """
     if not hasattr(yolo, "add_callback") or getattr(yolo, "task", None) not in TASKS:
         raise TypeError(f"use_ranking takes an ultralytics YOLO for {', '.join(TASKS)}, not {_described(yolo)}")
-    if keep < 0 or weight < 0:
-        raise ValueError(f"keep and weight must be at least 0, got {keep} and {weight}")
+    check_factors(keep=keep, weight=weight)
     event = "on_pretrain_routine_end"
     loss = APELoss() if loss is None else check_loss(loss)
     yolo.callbacks[event] = [other for other in yolo.callbacks[event] if not isinstance(other, _Install)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
@@ -297,3 +298,12 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     """Raises a ValueError if an argument is not one of the known values."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def check_factors(**factors: float) -> None:
+    """Raises an error if a factor on a loss is not a finite number of at least 0."""
+    for name, value in factors.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be finite and at least 0, got {value}")

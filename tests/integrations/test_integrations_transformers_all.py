@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,9 @@ def test_a_process_without_objects_does_not_make_the_others_wait(tmp_path: Path)
 def test_what_is_not_a_loss_is_refused_at_once(loss: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         use_ranking(built(yolos), loss=loss)
+
+
+@pytest.mark.parametrize(("name", "value"), [("weight", "2"), ("keep", -1.0), ("weight", math.inf)])
+def test_factors_that_are_not_finite_numbers_are_refused_at_once(name: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"{name} must be"):
+        use_ranking(built(yolos), **{name: value})
