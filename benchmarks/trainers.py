@@ -33,9 +33,9 @@ from rankwise.data import ShapesDataset
 from rankwise.evaluation import evaluate
 from rankwise.losses import APELoss
 
-IMAGES, SIZE, BATCH = 300, 96, 16
+IMAGES, SIZE, BATCH = 300, 128, 16
 #: The models with their epochs, the same for all variants of a model.
-EPOCHS = {"yolo11": 12, "yolo26": 12, "rtdetr": 12}
+EPOCHS = {"yolo11": 30, "yolo26": 30, "rtdetr": 30}
 #: Weight of the ranking loss and of the own loss.
 VARIANTS = {"own": (0.0, 1.0), "ranking": (1.0, 0.0), "both": (1.0, 1.0)}
 RESULTS = Path(__file__).parent / "results"
@@ -94,8 +94,8 @@ def yolo(kind: str, ranking: float, own: float, seed: int, epochs: int, folder: 
     if ranking:
         use_ranking(model, APELoss(), keep=own, weight=ranking)
     run = {"imgsz": SIZE, "batch": BATCH, "nbs": BATCH, "device": "cpu", "workers": 0, "amp": False, "seed": seed}
-    run |= {"plots": False, "val": False, "verbose": False, "optimizer": "AdamW", "lr0": 0.005, "mosaic": 0.0}
-    run |= {"save": False, "scale": 0.0, "warmup_epochs": 1.0}
+    run |= {"plots": False, "val": False, "verbose": False, "optimizer": "AdamW", "lr0": 0.002, "close_mosaic": 5}
+    run |= {"save": False}  # the last epoch is saved all the same
     model.train(data=str(data), epochs=epochs, project=str(folder), name="run", exist_ok=True, **run)
     trained, predict = YOLO(folder / "run" / "weights" / "last.pt"), {"imgsz": SIZE, "verbose": False, "device": "cpu"}
     names = [str(folder / "images" / "val" / f"{number}.png") for number in range(IMAGES)]
