@@ -30,21 +30,29 @@ def draw() -> list[tuple[Image.Image, list[tuple[int, list[int]]]]]:
     return drawn
 
 
-def write_yolo(folder: Path, repeats: int) -> Path:
+def write_yolo(folder: Path, repeats: int, task: str = "detect") -> Path:
     """A dataset for ultralytics whose epoch shows every image so many times."""
     for part in ("images", "labels"):
         (folder / part).mkdir(parents=True)
     for number, (image, objects) in enumerate(draw()):
         image.save(folder / "images" / f"{number}.png")
-        lines = [
-            f"{kind} {(x + w / 2) / SIZE} {(y + h / 2) / SIZE} {w / SIZE} {h / SIZE}\n"
-            for kind, (x, y, w, h) in objects
-        ]
+        lines = [f"{kind} {' '.join(map(str, yolo_numbers(box, task)))}\n" for kind, box in objects]
         (folder / "labels" / f"{number}.txt").write_text("".join(lines))
     names = [str(folder / "images" / f"{number}.png") for number in range(IMAGES)]
     (folder / "train.txt").write_text("\n".join(names * repeats))
-    (folder / "data.yaml").write_text(f"path: {folder}\ntrain: train.txt\nval: images\nnames: {CLASSES}\n")
+    points = "kpt_shape: [4, 3]\nflip_idx: [1, 0, 3, 2]\n" if task == "pose" else ""
+    (folder / "data.yaml").write_text(f"path: {folder}\ntrain: train.txt\nval: images\nnames: {CLASSES}\n{points}")
     return folder / "data.yaml"
+
+
+def yolo_numbers(box: list[int], task: str) -> list[float]:
+    """What follows the class in ultralytics' labels: a box, its corners, or a box and its corners as visible points."""
+    x, y, width, height = (value / SIZE for value in box)
+    corners = [[x, y], [x + width, y], [x + width, y + height], [x, y + height]]
+    centred = [x + width / 2, y + height / 2, width, height]
+    if task == "pose":
+        return centred + [value for corner in corners for value in (*corner, 2)]
+    return centred if task == "detect" else [value for corner in corners for value in corner]
 
 
 def write_coco(folder: Path, repeats: int) -> Path:

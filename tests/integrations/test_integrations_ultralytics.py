@@ -6,6 +6,7 @@ ultralytics changes torch.load, OpenCV and other things when it is imported: oth
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import subprocess
@@ -35,22 +36,13 @@ model = YOLO(sys.argv[1])
 print("LOADED", type(model.model).__name__, getattr(model.model, "criterion", None))
 """
 
-
-#: The criterion of each task after the callback.
+#: Trains a model of each task.
 TASKS = """
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from train_yolo import slim
-from ultralytics import YOLO
-from ultralytics.cfg import get_cfg
-from rankwise.integrations.ultralytics import RankingTerm, use_ranking
-for kind in ("yolo11n-seg", "yolo11n-pose", "yolo11n-obb"):
-    yolo = use_ranking(YOLO(slim(Path(sys.argv[1]), kind)))
-    model, install = yolo.model, yolo.callbacks["on_pretrain_routine_end"][-1]
-    model.args = get_cfg()
-    install(SimpleNamespace(args=model.args, model=model, ema=None, validator=None))
-    print(yolo.task, type(model.criterion).__name__, isinstance(model.criterion.bce, RankingTerm))
+from train_yolo import main
+for task, kind in {"segment": "yolo11n-seg", "pose": "yolo11n-pose", "obb": "yolo11n-obb"}.items():
+    main(Path(sys.argv[1]) / task, kind, 1.0, 1)
 """
 
 
@@ -66,9 +58,12 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def results(output: str) -> list[Any]:
+    return [json.loads(line.removeprefix("RESULT")) for line in output.splitlines() if line.startswith("RESULT ")]
+
+
 def trained(folder: Path, *words: str) -> Any:
-    output = run(folder, str(TRAIN), str(folder), *words)
-    return json.loads(next(line for line in output.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT"))
+    return results(run(folder, str(TRAIN), str(folder), *words))[0]
 
 
 @installed
@@ -85,18 +80,35 @@ def test_yolo11_learns_eight_images_by_its_own_trainer(tmp_path: Path) -> None:
 
 
 @installed
-@pytest.mark.parametrize("kind", ["yolov8n", "yolo26n"])
-def test_other_versions_train_in_all_their_branches(kind: str, tmp_path: Path) -> None:
+def test_yolov8_trains_too_and_in_the_process_that_is_started_for_each_gpu(tmp_path: Path) -> None:
     write_yolo(tmp_path, repeats=1)
-    found = trained(tmp_path, kind, "0", "1")
-    assert found["terms"] == (["one2many", "one2one"] if kind == "yolo26n" else ["all"])
+    found = trained(tmp_path, "yolov8n", "0.5", "1", "ddp")
+    assert found["terms"] == ["all"]
+    assert found["worker"] == "WORKER all 0.5"
 
 
 @installed
-def test_segmentation_pose_and_oriented_boxes_rank_their_classes(tmp_path: Path) -> None:
-    lines = [line.split() for line in run(tmp_path, "-c", TASKS, str(tmp_path)).splitlines() if line.endswith("True")]
-    assert [line[0] for line in lines] == ["segment", "pose", "obb"]
-    assert len({line[1] for line in lines}) == 3  # each has a criterion of its own
+def test_segmentation_pose_and_oriented_boxes_train_by_their_own_trainer(tmp_path: Path) -> None:
+    for task in ("segment", "pose", "obb"):
+        write_yolo(tmp_path / task, repeats=1, task=task)
+    all_found = results(run(tmp_path, "-c", TASKS, str(tmp_path)))
+    assert len(all_found) == 3
+    for found in all_found:
+        assert found["terms"] == ["all"]
+        assert found["positives"]  # one call per step
+        assert min(found["positives"]) > 0
+        assert math.isfinite(found["loss"])
+
+
+@installed
+def test_an_interrupted_training_is_resumed_by_ranking_in_both_branches(tmp_path: Path) -> None:
+    write_yolo(tmp_path, repeats=1)
+    found = trained(tmp_path, "yolo26n", "0", "3", "resume")
+    assert found["stopped"]
+    assert (found["start"], found["end"]) == (1, 2)  # two of three epochs were left
+    assert found["terms"] == ["one2many", "one2one"]
+    assert len(found["positives"]) >= 2
+    assert min(found["positives"]) > 0
 
 
 class Criterion:
@@ -136,3 +148,21 @@ def test_the_callback_replaces_the_term_of_model_and_average_and_can_be_pickled(
 def test_other_tasks_are_refused(task: str | None) -> None:
     with pytest.raises(TypeError, match="detect, segment, pose, obb, not SimpleNamespace"):
         use_ranking(SimpleNamespace(task=task, add_callback=None))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"loss": APELoss}, TypeError, r"pass APELoss\(\)"),
+        ({"loss": "APELoss"}, TypeError, "got 'APELoss'"),
+        ({"keep": "1"}, TypeError, "keep must be a number, got '1'"),
+        ({"weight": torch.ones(())}, TypeError, "weight must be a number"),
+        ({"weight": -1}, ValueError, "weight must be finite and at least 0, got -1"),
+        ({"keep": math.nan}, ValueError, "keep must be finite and at least 0, got nan"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    callbacks: dict[str, list[Any]] = {"on_pretrain_routine_end": []}
+    with pytest.raises(error, match=message):
+        use_ranking(SimpleNamespace(task="detect", callbacks=callbacks, add_callback=None), **given)
+    assert callbacks == {"on_pretrain_routine_end": []}

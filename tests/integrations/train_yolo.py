@@ -1,11 +1,14 @@
 """Trains a slim YOLO by ranking with its own trainer, and prints what came of it as JSON: a process of its own.
 
-python train_yolo.py FOLDER KIND KEEP EPOCHS [tune] [calibrate], where the folder is what `write_yolo` made.
+python train_yolo.py FOLDER KIND KEEP EPOCHS [tune] [calibrate] [resume] [ddp], where the folder is what `write_yolo`
+made. With "resume", the training is stopped after its first epoch and resumed in a new model. With "ddp", the file that
+ultralytics starts once per GPU is generated and started as one process on the CPU.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import ultralytics
 import yaml
 from drawn_images import SIZE, draw
 from ultralytics import YOLO
+from ultralytics.utils.dist import generate_ddp_file
 
 import rankwise
 from rankwise.integrations.ultralytics import RankingTerm, use_ranking
@@ -44,20 +48,59 @@ def shown(model: YOLO, images: list[str]) -> int:
     return sum(len(model.predict(image, imgsz=SIZE, verbose=False, device="cpu")[0].boxes) for image in images)
 
 
+def count(trainer: Any, counts: list[int]) -> None:
+    """Notes the number of positives in every call of the ranking loss."""
+    term = getattr(trainer.model.criterion, "one2many", trainer.model.criterion).bce
+    term.register_forward_pre_hook(lambda _, given: counts.append(int((given[1] > 0).sum())))
+
+
+def stop(trainer: Any) -> None:
+    """What Ctrl-C does, after the first checkpoint."""
+    raise KeyboardInterrupt
+
+
+def announce(trainer: Any) -> None:
+    """Prints which parts rank, in a process that was started for several GPUs."""
+    print("WORKER", *replaced(trainer), trainer.model.criterion.bce.keep)
+
+
+def worker(folder: Path, kind: str, model: YOLO, settings: dict[str, Any]) -> str:
+    """What the generated file prints."""
+    model.add_callback("on_train_start", announce)
+    settings = settings | {"model": str(folder / f"{kind}.yaml"), "epochs": 1, "name": "worker"}
+    trainer = model._smart_load("trainer")(overrides=settings, _callbacks=model.callbacks)
+    trainer.model = trainer.get_model(cfg=model.model.yaml)
+    done = subprocess.run([sys.executable, generate_ddp_file(trainer)], capture_output=True, text=True, check=True)
+    return next(line for line in done.stdout.splitlines() if line.startswith("WORKER"))
+
+
 def main(folder: Path, kind: str, keep: float, epochs: int, *more: str) -> None:
     terms: list[str] = []
     settings = {"data": str(folder / "data.yaml"), "imgsz": SIZE, "batch": 8, "nbs": 8, "device": "cpu", "workers": 0}
     settings |= {"plots": False, "amp": False, "seed": 0, "project": str(folder), "exist_ok": True, "verbose": False}
     settings |= {"optimizer": "AdamW", "lr0": 0.005, "lrf": 0.1, "val": False, **dict.fromkeys(STILL, 0)}
+    counts: list[int] = []
     model = use_ranking(YOLO(slim(folder, kind)), APELoss(), keep=keep)
-    model.add_callback("on_train_start", lambda trainer: terms.extend(replaced(trainer)))
-    found: dict[str, Any] = {
-        "ap50": float(model.train(epochs=epochs, name="run", **settings).box.map50),
-        "terms": terms,
-    }
     last = folder / "run" / "weights" / "last.pt"
+    found: dict[str, Any] = {"terms": terms, "positives": counts}
+    if "ddp" in more:
+        found["worker"] = worker(folder, kind, use_ranking(YOLO(slim(folder, kind)), APELoss(), keep=keep), settings)
+    if "resume" in more:
+        model.add_callback("on_model_save", stop)
+        try:
+            model.train(epochs=epochs, name="run", **settings)
+        except KeyboardInterrupt:
+            found["stopped"] = last.exists()
+        model, settings = use_ranking(YOLO(last), APELoss(), keep=keep), {"resume": True}
+    else:
+        settings |= {"epochs": epochs, "name": "run"}
+    model.add_callback("on_train_start", lambda trainer: terms.extend(replaced(trainer)))
+    model.add_callback("on_train_start", lambda trainer: count(trainer, counts))
+    model.add_callback("on_train_start", lambda trainer: found.update(start=trainer.start_epoch))
+    model.add_callback("on_train_end", lambda trainer: found.update(end=trainer.epoch, loss=float(trainer.loss)))
+    found["ap50"] = float(model.train(**settings).box.map50)
     if "tune" in more:
-        use_ranking(YOLO(last), keep=keep).train(epochs=1, name="tuned", **settings)
+        use_ranking(YOLO(last), keep=keep).train(**settings | {"epochs": 1, "name": "tuned"})
         found["tuned"] = (folder / "tuned" / "weights" / "last.pt").exists()
     if "calibrate" in more:
         images, targets = [str(folder / "images" / f"{number}.png") for number in range(len(draw()))], []
