@@ -14,8 +14,8 @@ _LARGEST_TRIM, _LARGEST_MMAP = 2**31 - 1, 32 * 2**20
 def keep_freed_memory() -> bool:
     """Makes the C library keep freed memory instead of returning it to the system; whether it could be set.
 
-    A training step frees the activations that the next one allocates again. By default, glibc returns them, and the
-    system hands out new pages filled with zeros: about a tenth of the time of a step on a CPU.
+    A training step frees the activations that the next one allocates again. By default, glibc may return them in every
+    step, depending on the sizes freed before, and the system then hands out new pages filled with zeros.
     """
     if sys.platform != "linux":
         return False
