@@ -101,5 +101,5 @@ def test_models_that_no_constant_suits_are_refused(model: Any, error: type[Excep
 
 def test_images_without_objects_are_refused() -> None:
     nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
-    with pytest.raises(ValueError, match="no image with objects"):
+    with pytest.raises(ValueError, match="no image of the loader has objects"):
         rankwise.calibrate(retinanet(SIZE), [(images()[0][:1], [nothing])])
