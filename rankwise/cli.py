@@ -338,8 +338,8 @@ def reproduce(words: list[str]) -> None:
     known = [*TABLES, "all", "summary"]
     if config.table not in known:
         raise UserError(f"there is no table {config.table!r}; {nearest(config.table, known)}")
-    if config.seeds < 1 or not config.budget > 0:
-        raise UserError("--seeds must be at least 1 and --budget above 0")
+    if not 1 <= config.seeds <= 1000 or not config.budget > 0:
+        raise UserError("--seeds must be from 1 to 1000 and --budget above 0")
     out = config.out.replace("NAME", "shapes" if config.data == "shapes" else Path(config.data).resolve().name)
     if config.table == "summary":
         given = config.out != parser.get_default("out") or Path(out).is_dir()

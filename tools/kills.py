@@ -21,17 +21,23 @@ from rankwise.errors import ModelError
 from rankwise.models import Detector
 from rankwise.training.checkpoint import CheckpointError, load_checkpoint
 
-FLAGS = [*TINY, "--train.epochs=30", "--train.evaluate_every=10", "--train.checkpoint_steps=4"]
+FLAGS = [*TINY, "--train.epochs=12", "--train.evaluate_every=4", "--train.checkpoint_steps=4"]
+#: Runs in turn: a plain one, and one with all that has a state of its own beside the weights.
+SETUPS = [[], ["--loss=ALRPLoss", "--box.weight=1", "--train.ema=0.99", "--train.accumulate=2", "--data.workers=1"]]
 
 
 def kill_and_resume(folder: Path, kills: int, seed: int) -> tuple[int, int]:
     """Kills so many times, over as many runs as that takes; gives the kills, and the runs that ended differently."""
     dice, done, runs, different = random.Random(seed), 0, 0, 0
-    finish("shapes", *FLAGS, "--run", folder / "whole", log=folder / "whole.log")
-    whole = checkpoint(folder / "whole")
+    whole = []
+    for number, more in enumerate(SETUPS):
+        finish(
+            "shapes", *FLAGS, *more, "--run", folder / f"whole{number}", log=folder / f"whole{number}.log", seconds=600
+        )
+        whole.append(checkpoint(folder / f"whole{number}"))
     while done < kills:
         run, log = folder / f"run{runs}", folder / f"run{runs}.log"
-        words = ["shapes", *FLAGS, "--run", run]
+        words = ["shapes", *FLAGS, *SETUPS[runs % len(SETUPS)], "--run", run]
         while True:
             process = live(*words, log=log)
             if done < kills:
@@ -44,11 +50,12 @@ def kill_and_resume(folder: Path, kills: int, seed: int) -> tuple[int, int]:
                     continue
             assert process.wait(600) == 0, process.said
             break
+        wrong = differences(whole[runs % len(SETUPS)], checkpoint(run))
         runs += 1
-        wrong = differences(whole, checkpoint(run))
         if wrong:
             different += 1
             print(f"run {runs} differs: {wrong[:5]}")
+        print(f"{done} kills over {runs} runs, {different} ended differently", flush=True)
         shutil.rmtree(run)
     return done, different
 
@@ -68,7 +75,7 @@ def flip_bits(folder: Path, flips: int, seed: int) -> dict[str, int]:
     """How many of so many files with one flipped bit are refused."""
     dice, refused = random.Random(seed), {}
     for name, load in (("last.ckpt", load_checkpoint), ("best.safetensors", Detector.load)):
-        path = folder / "whole" / name
+        path = folder / "whole0" / name
         content = path.read_bytes()
         refused[name] = 0
         for _ in range(flips):

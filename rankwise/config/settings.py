@@ -175,6 +175,8 @@ class TrainSettings:
             raise SettingsError(f"--train.ema is {self.ema:g}: it must be below 1")
         if self.seed >= 2**32:
             raise SettingsError(f"--train.seed is {self.seed}: it must be below {2**32}")
+        if self.threads > 1024:  # OpenMP crashes where it cannot start them
+            raise SettingsError(f"--train.threads is {self.threads}: it must be at most 1024")
 
     @property
     def images_per_step(self) -> int:

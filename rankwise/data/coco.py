@@ -256,7 +256,7 @@ def _annotations(
 
 def _corners(box: Any) -> tuple[float, float, float, float] | None:
     """Converts COCO's left, top, width, height to xyxy."""
-    if not isinstance(box, list) or len(box) != 4:
+    if not isinstance(box, list) or len(box) != 4 or any(isinstance(value, bool) for value in box):
         return None
     try:
         left, top, width, height = map(float, box)

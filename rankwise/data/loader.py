@@ -228,6 +228,8 @@ def build_loader(
         raise DataError("the dataset has no images; run rankwise data check")
     if workers is None:
         workers = max(0, (os.cpu_count() or 1) - 1)
+    if workers < 0:
+        raise DataError(f"workers is {workers}: it must be at least 0 (--data.workers, --workers)")
     if workers > (most := max(64, 4 * (os.cpu_count() or 1))):
         raise DataError(
             f"workers is {workers}: this machine allows at most {most}; use fewer (--data.workers, --workers)"

@@ -248,8 +248,11 @@ def _names(content: dict[str, Any], file: str) -> dict[int, str]:
         names = dict(enumerate(names))
     if not isinstance(names, dict) or not names:
         raise DataError(f"{file}: has no 'names'; add the class names")
+    for name in names.values():
+        if not isinstance(name, str):
+            raise DataError(f"{file}: 'names' has {shortened(name)}; give each class a text as its name")
     try:
-        numbered = {int(number): str(name) for number, name in names.items()}
+        numbered = {int(number): name for number, name in names.items()}
     except (TypeError, ValueError) as error:
         raise DataError(f"{file}: the keys of 'names' are not integers; number the classes from 0") from error
     count = content.get("nc")
@@ -269,8 +272,8 @@ def _exchanged(path: Path, one: str, other: str) -> Path:
 
 
 def _numbers(words: list[str]) -> list[float] | None:
-    try:
-        return [float(word) for word in words]
+    try:  # Python would read 0_1 as 1, and digits of other scripts
+        return [float(word) for word in words] if all(word.isascii() and "_" not in word for word in words) else None
     except ValueError:
         return None
 

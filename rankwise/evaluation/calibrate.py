@@ -14,8 +14,8 @@ from rankwise.evaluation import figures
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.results import read_results, write_results
 from rankwise.evaluation.tabulate import score_lines
-from rankwise.files.names import shown
-from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.names import shortened, shown
+from rankwise.files.parsing import ParseError, is_number, read_json
 from rankwise.files.writing import make_folder, write_text
 from rankwise.models.confidence import rescored
 
@@ -36,27 +36,18 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
         DataError: If a file is invalid.
     """
     console = console or Console(highlight=False)
-    annotations = _read(truth)
-    try:
-        categories = sorted(annotations["categories"], key=lambda category: category["id"])
-        category_ids = [int(category["id"]) for category in categories]
-        classes = [str(category["name"]) for category in categories]
-        image_ids = [image["id"] for image in annotations["images"]]
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{truth}: not COCO annotations: {error} is missing; images and categories are needed"
-        ) from error
-    if not isinstance(_read(detections), list):
-        raise DataError(f"{detections}: not a COCO results file: expected a list of detections")
+    annotations = _read_truth(truth)
+    categories = sorted(annotations["categories"], key=lambda category: category["id"])
+    category_ids = [category["id"] for category in categories]
+    classes = [str(category.get("name", category["id"])) for category in categories]
+    image_ids = [image["id"] for image in annotations["images"]]
+    if not detections.is_file():
+        raise DataError(f"{shown(detections)}: no such file")
     try:
         found = read_results(detections, category_ids)
         result = calibrated(evaluate(annotations, found, category_ids, classes), image_ids)
-    except KeyError as error:
-        raise DataError(
-            f"{detections}: a detection has no {error}; expected image_id, category_id, bbox, score"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{detections}: {error}") from error
+    except ValueError as error:
+        raise DataError(f"{shown(detections)}: {error}") from error
     assert result.calibration is not None
 
     make_folder(out)
@@ -80,10 +71,37 @@ def _part(result: Evaluation) -> dict[str, Any]:
     return {name: values[name] for name in ("calibration", "reliability", "thresholds", "ap", "images", "detections")}
 
 
-def _read(path: Path) -> Any:
+def _read_truth(path: Path) -> dict[str, Any]:
+    """COCO annotations whose ids and boxes have been checked: an id of another type would match nothing, silently."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{shown(path)}: no such file")
     try:
-        return read_json(path, limit=2**34)
+        content = read_json(path, limit=2**34)
     except ParseError as error:
         raise DataError(f"{shown(path)}: {error}") from error
+    for name in ("images", "annotations", "categories"):
+        entries = content.get(name) if isinstance(content, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DataError(f"{shown(path)}: not COCO annotations: the list {name!r} is missing")
+        if name != "annotations":
+            _check_ids(path, name, [entry.get("id") for entry in entries])
+    for number, entry in enumerate(content["annotations"]):
+        box, ids = entry.get("bbox"), (entry.get("image_id"), entry.get("category_id"))
+        right = isinstance(box, list) and len(box) == 4 and all(map(is_number, box)) and min(box[2:]) >= 0
+        sizes = is_number(entry.get("area", 0)) and entry.get("iscrowd", 0) in (0, 1)
+        if not (right and sizes and all(type(value) is int for value in ids)):
+            raise DataError(
+                f"{shown(path)}: annotation {number} must have integers as image_id and category_id, a bbox of four "
+                f"finite numbers with sides of at least 0, and, if given, a number as area and 0 or 1 as iscrowd; it "
+                f"is {shortened(entry)}"
+            )
+    return dict(content)
+
+
+def _check_ids(path: Path, name: str, ids: list[Any]) -> None:
+    for value in ids:
+        if type(value) is not int or abs(value) >= 2**63:
+            raise DataError(f"{shown(path)}: {name} must have integers as id, got {shortened(value)}")
+    if len(set(ids)) < len(ids):
+        twice = next(value for value in ids if ids.count(value) > 1)
+        raise DataError(f"{shown(path)}: {name} has the id {twice} twice")

@@ -11,7 +11,7 @@ import torch
 from rankwise.data import DetectionDataset
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, Seen, contact_sheet
-from rankwise.files.writing import write_whole
+from rankwise.files.writing import write_picture
 from rankwise.models.confidence import rescored
 from rankwise.types import Detections
 
@@ -38,5 +38,5 @@ def draw_evaluation(
     thresholds = result.thresholds.by_label(dataset.classes)
     sheet = contact_sheet(items, dataset.classes, thresholds, agnostic_iou=AGNOSTIC_IOU)
     path = out / "detections.jpg"
-    write_whole(path, lambda part: sheet.save(part, "JPEG", quality=90))
+    write_picture(path, sheet, "JPEG", quality=90)
     return path

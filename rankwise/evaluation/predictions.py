@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, draw_detections, to_pil
-from rankwise.files.writing import make_folder, write_text, write_whole
+from rankwise.files.writing import make_folder, write_picture, write_text
 from rankwise.images.sources import Camera, Frame, VideoWriter, is_video
 from rankwise.numpy_boxes import nms
 
@@ -145,7 +145,7 @@ class Writer:
         if item.frame is None:
             drawn = draw_detections(item.image, detections, self.classes, agnostic_iou=iou)
             # Low compression is several times as fast, and the files are slightly larger.
-            write_whole(path, lambda part: drawn.save(part, "PNG", compress_level=1))
+            write_picture(path, drawn, "PNG", compress_level=1)
             return
         drawn = draw_detections(item.image, detections, self.classes, min_size=1, agnostic_iou=iou)
         video = self._videos.setdefault(item.source, VideoWriter(path, item.frame.rate))
@@ -177,7 +177,7 @@ class Writer:
             make_folder(folder)
             part: Image.Image = picture.crop(area)
             path = folder / f"{self._stem(item)}-{number}.png"
-            write_whole(path, lambda file, part=part: part.save(file, "PNG", compress_level=1))  # type: ignore[misc]
+            write_picture(path, part, "PNG", compress_level=1)
             self._crops += 1
 
     def _coco(self) -> dict[str, Any]:

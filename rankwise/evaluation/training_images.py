@@ -8,7 +8,7 @@ from rankwise.config.datasets import open_datasets
 from rankwise.config.recipe import Recipe
 from rankwise.data.loader import build_loader
 from rankwise.evaluation.drawing import target_sheet
-from rankwise.files.writing import make_folder, write_whole
+from rankwise.files.writing import make_folder, write_picture
 
 
 def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
@@ -44,5 +44,5 @@ def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
     sheet = target_sheet(items, dataset.classes, description)
     format = "JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG"
     make_folder(path.parent)
-    write_whole(path, lambda part: sheet.save(part, format, quality=90))
+    write_picture(path, sheet, format, quality=90)
     return description

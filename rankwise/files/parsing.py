@@ -149,6 +149,11 @@ def _decoded(content: bytes) -> str:
         raise ParseError(f"not text in UTF-8: {error.reason} at byte {error.start:,}") from error
 
 
+def is_number(value: object) -> bool:
+    """Whether a value from a file is a finite number: JSON may have NaN, and integers that no float holds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
 def set_aside(path: Path) -> Path:
     """Renames an unusable file, so that it can be created again without losing it; returns the new name."""
     aside = path.with_name(f"{path.name}.aside")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rankwise.files.names import shown
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -72,6 +77,20 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_whole(path, lambda part: part.write_bytes(content))
 
 
+def write_picture(path: Path, picture: Image, kind: str, **options: int) -> None:
+    """Writes a picture atomically. Pillow may not notice that a disk is full, so it encodes to memory.
+
+    Args:
+        path: The file.
+        picture: The picture.
+        kind: The format, such as "JPEG".
+        options: Options of the format.
+    """
+    content = io.BytesIO()
+    picture.save(content, kind, **options)
+    write_bytes(path, content.getvalue())
+
+
 def make_folder(path: Path) -> None:
     """Creates a folder and its parents, if they do not exist.
 
@@ -95,7 +114,8 @@ def explained(path: Path, done: str = "written") -> Iterator[None]:
     except WriteError:
         raise
     except Exception as error:
-        if not isinstance(error, OSError | RuntimeError) and type(error).__name__ != "SafetensorError":
+        known = isinstance(error, OSError | RuntimeError) or type(error).__name__ == "SafetensorError"
+        if not known and "null byte" not in str(error):  # in the name
             raise
         raise not_written(path, error, done) from error
 
@@ -114,6 +134,7 @@ def not_written(path: Path, error: BaseException, done: str = "written") -> Writ
         todo = " Free some disk space, then try again."
     elif number in _FORBIDDEN:
         place = path if path.exists() and done == "written" and path.is_dir() else path.parent
+        place = next((folder for folder in (place, *place.parents) if folder.exists()), place)
         todo = f" Check the permissions of {shown(place)}, or choose another location."
     elif number in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         todo = " Another file or folder has this name: choose another name."

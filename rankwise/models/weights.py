@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rankwise.errors import ModelError
 from rankwise.files.parsing import ParseError, parse_json, read_json
+from rankwise.files.trailer import matches_trailer
 from rankwise.files.writing import write_whole
 from rankwise.models import integrity
 from rankwise.models.confidence import Confidence
@@ -146,7 +147,11 @@ def read(path: Path) -> Content:
 def _read_checkpoint(path: Path) -> Content:
     """The detector in the checkpoint of a run: the moving average of its weights if there is one."""
     try:
+        if (matches := matches_trailer(path)) is False:
+            raise ValueError("its checksum does not match its content")
         state = torch.load(path, map_location="cpu", weights_only=True)
+        if matches is None and "format" in state:
+            raise ValueError("its checksum is missing")
         settings = DetectorSettings.from_dict(state["settings"])
         return Content(state["ema"] or state["detector"], settings, list(state["fixed"]["classes"]), None)
     except Exception as error:  # unpickling damaged data can raise any error

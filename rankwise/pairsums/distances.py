@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+#: Distances steeper or flatter than this are not computed exactly.
+MOST = 1e9
+
 
 class Distance(ABC):
     """A distance function: the contribution of a pair to the error and rank of a positive."""
@@ -102,3 +105,5 @@ class SigmoidCrossEntropy(Sigmoid):
 def _positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be greater than 0, got {value}")
+    if not MOST**-1 <= value <= MOST:
+        raise ValueError(f"{name} must be within [{1 / MOST:g}, {MOST:g}], got {value:g}")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.correlation import localized, score_quartiles
 from rankwise.evaluation.thresholds import sweep
+from rankwise.files.parsing import is_number
 from rankwise.report.error_types import ERRORS, Errors, ErrorType
 
 #: Approximate number of thresholds on a slider.
@@ -65,13 +66,11 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
     """
     found: dict[str, dict[float, float]] = {}
     for row in metrics:
-        step = row.get("step")
-        if row.get("kind") not in ("train", "eval") or not isinstance(step, int | float):
+        if row.get("kind") not in ("train", "eval"):
             continue
         for name, value in row.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
-            if is_number and name not in _NO_CURVE:
-                found.setdefault(name, {})[step] = value
+            if is_number(value) and name not in _NO_CURVE:
+                found.setdefault(name, {})[row["step"]] = value
     return {name: _averaged(dict(sorted(values.items()))) for name, values in found.items()}
 
 

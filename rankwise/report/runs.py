@@ -19,7 +19,7 @@ from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_na
 from rankwise.evaluation.reliability import ReliabilityCheck
 from rankwise.evaluation.results import EvaluatedRun, read_results, set_damaged_aside
 from rankwise.evaluation.thresholds import best_thresholds, with_intervals
-from rankwise.files.parsing import ParseError, parse_json, read_bytes, read_json
+from rankwise.files.parsing import ParseError, is_number, parse_json, read_bytes, read_json
 from rankwise.models.score_map import ScoreMap
 from rankwise.report.error_types import Errors, ErrorType, ap50_gains, classify
 
@@ -127,7 +127,7 @@ def run_data(measured: EvaluatedRun, name: str) -> RunData:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``. Incomplete lines, as a killed process leaves, are skipped.
+    """The lines of a ``metrics.jsonl``. Incomplete lines, as after a kill, and lines without a step are skipped.
 
     Args:
         path: The file.
@@ -138,7 +138,7 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
             row = parse_json(line)
         except ParseError:
             continue
-        if isinstance(row, dict):
+        if isinstance(row, dict) and is_number(row.get("step")):
             rows.append(row)
     return rows
 
@@ -179,7 +179,7 @@ def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | Non
 def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence[int]) -> Evaluation:
     """The evaluation with the calibration in ``eval.json``; with raw scores if there is none."""
     try:
-        values = json.loads((run / "eval.json").read_text(encoding="utf-8"))
+        values = read_json(run / "eval.json")
         if values.get("calibration") is None:
             return evaluation
         score_map = ScoreMap.from_dict(values["calibration"], len(evaluation.per_class))
@@ -199,7 +199,7 @@ def _notes(measured: EvaluatedRun, has_metrics: bool) -> list[str]:
     except (ParseError, KeyError, TypeError):
         then, given = None, None
     now = evaluation.ap
-    if then is not None and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):
+    if is_number(then) and now is not None and not np.isclose(then, now, rtol=0, atol=ROUNDING):
         notes.append(
             f"AP is {then:.1f} in eval.json but {now:.1f} from detections.json: the dataset or the detections have "
             "changed. To evaluate again, run `rankwise eval`."

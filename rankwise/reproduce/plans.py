@@ -171,10 +171,13 @@ def call(arguments: list[str], log: Path) -> None:
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ rankwise {shlex.join(arguments)}\n")
         file.flush()
-        command = [sys.executable, "-m", "rankwise", *arguments]
+        # -P: a module of this name in the current folder is not ours to run.
+        command = [sys.executable, "-P", "-m", "rankwise", *arguments]
+        ours = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         children: list[subprocess.Popen[bytes]] = []
         with stop_signals(children) as stop:
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            environment = {**os.environ, "PYTHONPATH": ours}
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
             children.append(process)
             if stop.number is not None:  # the signal came before the process existed
                 process.send_signal(stop.number)

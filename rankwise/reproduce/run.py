@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from rankwise.files.names import shown
-from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.names import shortened, shown
+from rankwise.files.parsing import ParseError, is_number, read_json
 from rankwise.files.writing import make_folder, write_text
 from rankwise.report.runs import read_metrics
 from rankwise.reproduce.calibration import calibration_numbers
@@ -75,15 +75,23 @@ def read_run(run: Path) -> dict[str, float | None]:
         numbers |= {key.upper(): result["correlation"][key] for key in ("pcc", "scc", "kcc")}
         check = result.get("reliability") or {}
         numbers |= {name: check.get(part, {}).get("ece") for name, part in (("ECE raw", "before"), ("ECE", "after"))}
-    except (ParseError, KeyError, TypeError) as error:
+        for name, value in numbers.items():
+            if value is not None and not is_number(value):
+                raise TypeError(f"{name} is {shortened(value)}")
+    except (ParseError, KeyError, TypeError, AttributeError) as error:
         raise ReproduceError(
             f"{shown(run)}/eval.json: damaged ({error}); create it again with: rankwise eval {run}"
         ) from error
     metrics = run / "metrics.jsonl"
     steps = [line for line in (read_metrics(metrics) if metrics.is_file() else []) if line.get("kind") == "train"]
-    for part in ("loss", "assign"):
-        numbers[f"{part} ms"] = _milliseconds(steps, part)
-    numbers["minutes"] = minutes(steps[-1]) if steps else None
+    try:
+        for part in ("loss", "assign"):
+            numbers[f"{part} ms"] = _milliseconds(steps, part)
+        numbers["minutes"] = minutes(steps[-1]) if steps else None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReproduceError(
+            f"{shown(metrics)}: damaged: its last line of kind train has no seconds per part"
+        ) from error
     return numbers
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankwise.files.names import shown
-from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.parsing import ParseError, read_json, read_text
 from rankwise.files.writing import make_folder, write_text
 from rankwise.reproduce.plans import ReproduceError
 from rankwise.reproduce.tables import TABLES
@@ -152,8 +152,10 @@ def _note(kept: dict[str, str], name: str) -> list[str]:
 def _notes(page: Path) -> dict[str, str]:
     if not page.is_file():
         return {}
+    try:
+        text = read_text(page)
+    except ParseError as error:
+        raise ReproduceError(f"{shown(page)}: its notes cannot be kept: {error}") from error
     # Pages of earlier versions call them "own words".
-    found = re.findall(
-        r"<!-- (?:notes|own words): (.+?) -->(.*?)<!-- end -->", page.read_text(encoding="utf-8"), re.DOTALL
-    )
+    found = re.findall(r"<!-- (?:notes|own words): (.+?) -->(.*?)<!-- end -->", text, re.DOTALL)
     return {name: text.strip() for name, text in found}

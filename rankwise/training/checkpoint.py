@@ -11,15 +11,13 @@ from typing import Any, BinaryIO
 import torch
 
 from rankwise.files.names import shown
+from rankwise.files.trailer import matches_trailer, trailer
 from rankwise.files.writing import write_whole
 
 LAST = "last.ckpt"
 #: The checkpoint before the last one, in case the last one is damaged.
 PREVIOUS = "previous.ckpt"
 
-#: Trailer of a checkpoint file: this marker and the SHA-256 of the content. torch.load ignores it.
-_MARK = b"rankwise sha256 "
-_TRAILER = len(_MARK) + 64
 #: Checkpoints of this format have a checksum. The format is stored inside, so a damaged trailer is noticed.
 _FORMAT = 2
 
@@ -45,7 +43,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
             except RuntimeError:
                 # torch hides the system error, such as a full disk.
                 raise content.error or RuntimeError("torch could not write it") from None
-            file.write(_MARK + content.digest.hexdigest().encode("ascii"))
+            file.write(trailer(content.digest.hexdigest()))  # torch.load ignores it
         if path.is_file():
             _keep(path, path.with_name(PREVIOUS))
 
@@ -109,7 +107,9 @@ def _instead(path: Path) -> str:
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{shown(path)}: no such checkpoint")
-    checked = _checked(path)
+    matches = matches_trailer(path)  # files of earlier versions have none
+    if matches is False:
+        raise _damaged(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling damaged data can raise any error
@@ -119,33 +119,9 @@ def _load(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(state, dict) or "progress" not in state:
         raise CheckpointError(f"{shown(path)}: not a training state; pass the folder of a run to --resume")
-    if not checked and "format" in state:
+    if matches is None and "format" in state:
         raise _damaged(path)
     return state
-
-
-def _checked(path: Path) -> bool:
-    """Whether the file has a checksum, which is verified; files of earlier versions have none.
-
-    Raises:
-        CheckpointError: If the checksum does not match.
-    """
-    with path.open("rb") as file:
-        length = os.fstat(file.fileno()).st_size - _TRAILER
-        if length < 0:
-            return False
-        file.seek(length)
-        trailer = file.read()
-        if not trailer.startswith(_MARK):
-            return False
-        file.seek(0)
-        digest, left = hashlib.sha256(), length
-        while left and (piece := file.read(min(left, 2**20))):
-            digest.update(piece)
-            left -= len(piece)
-    if left or trailer != _MARK + digest.hexdigest().encode("ascii"):
-        raise _damaged(path)
-    return True
 
 
 def _damaged(path: Path) -> CheckpointError:

@@ -56,9 +56,13 @@ def refuse_if_locked(folder: Path) -> None:
 
 def _acquire(folder: Path) -> int:
     path = folder / NAME
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise SettingsError(f"{shown(path)}: not a lock of rankwise, which is a regular file: delete it")
+    # A link is not followed: the folder may be from anybody, and what is locked is also written to.
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     while True:
         with explained(path):
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            handle = os.open(path, flags, 0o666)
         if not _lock(handle):
             holder = _holder(handle)
             os.close(handle)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from rankwise.config.settings import TrainSettings
+from rankwise.errors import SettingsError
 from rankwise.training.state import Progress
 
 #: The first evaluation takes place within this fraction of a run.
@@ -51,7 +52,14 @@ class Plan:
             settings: The training settings.
             steps_per_epoch: Steps in an epoch.
             at: The progress of the run.
+
+        Raises:
+            SettingsError: If the progress is further in its epoch than the epoch is long.
         """
+        if at.batch > steps_per_epoch:
+            raise SettingsError(
+                f"the checkpoint is after step {at.batch:,} of an epoch, which has {steps_per_epoch:,}: it is damaged"
+            )
         if settings.minutes:
             # If the budget was raised after the run had used it up, more steps of the same duration follow.
             raised = 60 * settings.minutes > 1.2 * at.seconds > 0

@@ -51,6 +51,9 @@ def stop_signals(children: Sequence[Popen[bytes]] = ()) -> Iterator[StopFlag]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if os.getpid() != owner:  # a loader worker, which ends with its parent
+            if number == signal.SIGTERM and flag.raised:  # the parent waits for it, and it for another that has died
+                os._exit(128 + number)
+            flag.number = number if number == signal.SIGTERM else flag.number
             return
         now = time.monotonic()
         if flag.raised:

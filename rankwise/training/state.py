@@ -17,6 +17,7 @@ from rankwise.criterion import Criterion
 from rankwise.data.dataset import DetectionDataset
 from rankwise.distributed import all_raise
 from rankwise.errors import SettingsError
+from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, set_aside
 from rankwise.files.writing import remove_parts
 from rankwise.models import Detector
@@ -102,8 +103,10 @@ class RunState:
         Raises:
             SettingsError: If the recipe or the dataset is not compatible.
         """
+        with _fitting():
+            fixed, progress = dict(state["fixed"]), _progress(state["progress"])
         for name, now in self.fixed.items():
-            before = state["fixed"].get(name)
+            before = fixed.get(name)
             if name == FINGERPRINT:
                 if before is not None and before != now:
                     self.notes.append(
@@ -123,12 +126,22 @@ class RunState:
                 raise ValueError("the set of trained weights has changed")
             groups = self.optimizer.state_dict()["param_groups"]
             self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
-        for name, value in state["progress"].items():
+        for name, value in progress.items():
             setattr(self.progress, name, value)
 
     def _weights(self) -> list[list[int]]:
         """The number of weights in each group of the optimizer."""
         return [group["params"] for group in self.optimizer.state_dict()["param_groups"]]
+
+
+def _progress(saved: dict[str, Any]) -> dict[str, Any]:
+    """The progress in a checkpoint, which may be from anybody: known names with numbers that a run can have reached."""
+    usual = asdict(Progress())
+    for name, value in saved.items():
+        kind = int if type(usual.get(name)) is int else int | float
+        if name not in usual or not isinstance(value, kind) or not -1 <= value < 2**53:
+            raise ValueError(f"its progress has {name} {value!r}")
+    return saved
 
 
 def read_checkpoint(folder: Path, name: str, fabric: Fabric) -> dict[str, Any] | None:
@@ -194,8 +207,8 @@ def _changed(name: str, before: Any, now: Any) -> str:
 def _fitting() -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:300]
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = shown(" ".join(str(error).split())[:300])
         raise SettingsError(
             f"the recipe does not match the checkpoint of the run ({reason}). Resume without flags for --model and "
             f"--loss, or start a new run"

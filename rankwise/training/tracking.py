@@ -18,8 +18,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from torch import Tensor
 
 from rankwise.distributed import all_reduce_sum_
-from rankwise.files.names import shown_lines
-from rankwise.files.parsing import parse_json
+from rankwise.errors import SettingsError
+from rankwise.files.names import shown, shown_lines
+from rankwise.files.parsing import ParseError, parse_json, read_bytes
 from rankwise.files.writing import not_written, write_text
 from rankwise.training.plan import Clock, Plan, format_duration
 
@@ -263,8 +264,12 @@ def _lines_before(path: Path, step: int, evaluated: int) -> list[str]:
     """The lines of the old log that remain when a run is resumed after this step and evaluation."""
     if not step or not path.exists():
         return []
+    try:
+        text = read_bytes(path, limit=2**32).decode(errors="replace")
+    except ParseError as error:
+        raise SettingsError(f"{shown(path)}: {error}: delete it to resume without the log so far") from error
     kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+    for line in text.splitlines(keepends=True):
         try:
             content = parse_json(line)
             # An evaluation that was not saved is repeated.

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import resource
 import struct
 import threading
@@ -217,3 +218,30 @@ def test_out_of_range_numbers_are_faults(tmp_path, change):
         with pytest.raises(DataError):
             open_dataset(root)
     open_dataset(root, skip_bad=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [("[[a], b, c]", r"'names' has \['a'\]"), ("[a, {b: c}, d]", r"'names' has \{'b': 'c'\}")],
+)
+def test_class_names_of_yolo_are_texts(tmp_path, names, said):
+    folder = write_yolo_folder(tmp_path / "yolo", train=2, val=1)
+    settings = (folder / "data.yaml").read_text().split("names")[0]
+    (folder / "data.yaml").write_text(f"{settings}names: {names}\n")
+    assert any(re.search(said, str(fault)) for fault in check(folder).faults)
+
+
+@pytest.mark.parametrize("line", ["0_1 0.5 0.5 0.1 0.1", "\u0661 0.5 0.5 0.1 0.1", "0 0.5 0_5 0.1 0.1"])
+def test_numbers_of_yolo_are_plain_digits(tmp_path, line):
+    folder = write_yolo_folder(tmp_path / "yolo", train=2, val=1)
+    next((folder / "labels/train").iterdir()).write_text(line + "\n")
+    assert any("line 1 reads" in str(fault) for fault in check(folder).faults)
+
+
+def test_true_and_false_are_not_a_box(tmp_path):
+    folder = write_coco_folder(tmp_path / "coco", train=2, val=1)
+    path = folder / "annotations/instances_train.json"
+    content = json.loads(path.read_text())
+    content["annotations"][0]["bbox"] = [True, False, True, True]
+    path.write_text(json.dumps(content))
+    assert any("as bbox" in str(fault) for fault in check(folder).faults)

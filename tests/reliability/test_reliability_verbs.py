@@ -5,28 +5,19 @@ import os
 import resource
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
-from data_folders import write_coco_folder
-from live_runs import TINY, Live, finish
+from live_runs import TINY, Live
 
 from rankwise.evaluation.results import set_damaged_aside
 
 NOBODY = 65534
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A run that was evaluated, a dataset, and an ONNX file that is none."""
-    folder = tmp_path_factory.mktemp("verbs")
-    finish("shapes", *TINY, "--train.epochs=1", "--run", folder / "run", log=folder / "log", full=True)
-    write_coco_folder(folder / "data", train=2, val=1)
-    return folder
-
-
 def commands(made, out):
     """Each verb, writing into a folder."""
-    run, image = made / "run", next((made / "data/train").iterdir())
+    run, image, truth = made / "run", made / "data/train/picture000.jpg", made / "data/annotations/instances_train.json"
     return {
         "train": ["train", "shapes", *TINY, "--train.epochs=1", "--run", out / "train"],
         "eval": ["eval", run, "--out", out / "eval", "--workers=0"],
@@ -34,11 +25,16 @@ def commands(made, out):
         "report": ["report", run, "--out", out / "report.html"],
         "export": ["export", run, "--out", out / "model.onnx"],
         "data shapes": ["data", "shapes", out / "shapes", "--shapes.train_images=2", "--shapes.val_images=2"],
+        "data show": ["data", "show", made / "data", "shapes", "--images=2", "--out", out / "training.jpg"],
+        "calibrate": ["calibrate", made / "results.json", "--truth", truth, "--out", out / "calibration"],
+        "reproduce": ["reproduce", "distance", "--data", made / "data", "--recipe=shapes", "--out", out / "rows"],
+        "reproduce table": ["reproduce", "distance", "--train=false", "--out", out / "rows"],
+        "reproduce summary": ["reproduce", "summary", "--page", out / "results.md"],
         "data check": ["data", "check", made / "data"],
     }
 
 
-VERBS = ["train", "eval", "predict", "report", "export", "data shapes"]
+VERBS = [*commands(Path("made"), Path("out"))][:-1]
 
 
 def without_privileges():
@@ -82,7 +78,8 @@ def test_a_read_only_folder_gives_a_message(made, tmp_path, verb):
     assert list(out.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "export"])
+# The summary of no table fits on the disk.
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("export", "reproduce summary")])
 def test_a_full_disk_gives_a_message(made, tmp_path, verb):
     out = tmp_path / "out"
     out.mkdir()
@@ -94,7 +91,7 @@ def test_a_full_disk_gives_a_message(made, tmp_path, verb):
 
 @pytest.mark.parametrize("verb", [*VERBS, "data check"])
 def test_a_closed_pipe_ends_quietly(made, tmp_path, verb):
-    if verb in ("export", "train"):
+    if verb in ("export", "train", "reproduce"):
         pytest.skip("takes long; the output of a training is tested beside its processes")
     out = tmp_path / "out"
     out.mkdir()

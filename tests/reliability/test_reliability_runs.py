@@ -1,0 +1,210 @@
+"""Runs that somebody else has changed: nothing outside is touched, nothing is taken for something else."""
+
+import json
+import math
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+
+import pytest
+from data_folders import write_coco_folder
+from live_runs import finish
+
+from rankwise import __version__
+from rankwise.cli import main
+from rankwise.data.formats import open_dataset
+from rankwise.data.loader import build_loader
+from rankwise.errors import DataError, ModelError, SettingsError
+from rankwise.files.writing import WriteError, make_folder
+from rankwise.models.weights import read
+from rankwise.report.numbers import training_curves
+from rankwise.report.runs import read_metrics
+from rankwise.reproduce.plans import ReproduceError, call
+from rankwise.reproduce.run import read_run
+from rankwise.training.checkpoint import load_checkpoint, save_checkpoint
+from rankwise.training.lock import lock_run
+from rankwise.training.signals import stop_signals
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made / "run", tmp_path / "run")
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").symlink_to(victim)
+    with pytest.raises(SettingsError, match=r"\.lock: not a lock of rankwise"), lock_run(tmp_path / "run"):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_a_lock_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(SettingsError, match=r"\.lock: not a lock of rankwise"), lock_run(tmp_path):
+        pass
+
+
+def test_every_flipped_bit_is_refused_where_a_checkpoint_stands_for_weights(run):
+    path, dice = run / "last.ckpt", random.Random(0)
+    whole = path.read_bytes()
+    assert read(path).classes
+    for _ in range(40):
+        damaged, bit = bytearray(whole), dice.randrange(8 * len(whole))
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ModelError, match="damaged"):
+            read(path)
+
+
+FORGED = {
+    "no fixed settings": lambda state: state.pop("fixed"),
+    "text as step": lambda state: state["progress"].update(step="x"),
+    "an unknown name": lambda state: state["progress"].update(__class__=3),
+    "beyond the epoch": lambda state: state["progress"].update(batch=10**6),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_checkpoint_is_refused(run, tmp_path, kind):
+    state = load_checkpoint(run / "last.ckpt")
+    FORGED[kind](state)
+    save_checkpoint(run / "last.ckpt", state)
+    said = finish("--resume", run, "--train.epochs=2", log=tmp_path / "log", code=2)
+    assert "the checkpoint" in said
+    assert "Traceback" not in said
+
+
+def test_a_log_that_is_a_pipe_ends_a_resumed_run_with_its_name(run, tmp_path):
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    said = finish("--resume", run, "--train.epochs=2", log=tmp_path / "log", code=2)
+    assert "metrics.jsonl: it is a pipe" in said
+
+
+STRANGE = [
+    "[]",
+    '{"kind": "train"}',
+    '{"kind": "train", "step": 1e999, "ranking": 1}',
+    '{"kind": "train", "step": NaN, "ranking": 1}',
+    '{"kind": "train", "step": {}, "ranking": 1}',
+    '{"kind": "train", "step": 2, "ranking": %s, "box": "x"}' % ("9" * 400),
+]
+
+
+def test_lines_of_the_log_that_are_not_ours_are_left_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join(STRANGE) + '\n{"kind": "train", "step": 3, "ranking": 0.5}\n')
+    assert training_curves(read_metrics(path)) == {"ranking": {"x": [3.0], "y": [0.5]}}
+
+
+def test_rows_are_not_trained_by_a_module_of_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "rankwise.py").write_text("print('not ours')")
+    monkeypatch.chdir(tmp_path)
+    call(["--version"], tmp_path / "log")
+    assert (tmp_path / "log").read_text().splitlines()[-1] == f"rankwise {__version__}"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("eval.json", lambda values: values.update(ap="x")),
+        ("eval.json", lambda values: values.update(reliability=[1])),
+        ("metrics.jsonl", lambda line: line.update(seconds=5)),
+    ],
+)
+def test_a_table_names_the_damaged_file_of_a_row(run, name, change):
+    assert math.isfinite(read_run(run)["minutes"])
+    path = run / name
+    values = json.loads(path.read_text()) if name == "eval.json" else {"kind": "train", "step": 9}
+    change(values)
+    path.write_text(json.dumps(values) if name == "eval.json" else path.read_text() + json.dumps(values) + "\n")
+    with pytest.raises(ReproduceError, match=rf"{name}: damaged"):
+        read_run(run)
+
+
+def test_a_summary_names_a_page_that_is_not_text(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results.md").write_bytes(b"\xff\xfe")
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "summary"])
+    assert stop.value.code == 2
+    assert "results.md" in capsys.readouterr().err
+
+
+TRUTHS = {
+    "text as category": lambda truth: truth["categories"][0].update(id="x"),
+    "text as image": lambda truth: truth["images"][0].update(id="1"),
+    "half an image": lambda truth: truth["images"][0].update(id=1.5),
+    "a category twice": lambda truth: truth["categories"].append(truth["categories"][0]),
+    "no annotations": lambda truth: truth.pop("annotations"),
+    "a box of NaN": lambda truth: truth["annotations"][0].update(bbox=[float("nan")] * 4),
+    "a negative side": lambda truth: truth["annotations"][0].update(bbox=[5, 5, -3, 4]),
+    "text as image of a box": lambda truth: truth["annotations"][0].update(image_id="1"),
+}
+
+
+@pytest.mark.parametrize("kind", TRUTHS)
+def test_annotations_that_would_match_nothing_are_no_truth_to_calibrate_with(made, tmp_path, capsys, kind):
+    truth = json.loads((made / "data/annotations/instances_train.json").read_text())
+    TRUTHS[kind](truth)
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    words = ["calibrate", made / "results.json", "--truth", tmp_path / "truth.json", "--out", tmp_path / "out"]
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    assert stop.value.code == 2
+    assert "truth.json" in capsys.readouterr().err
+
+
+def test_more_seeds_than_anybody_trains_are_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "distance", "--seeds=1000000000", "--train=false"])
+    assert stop.value.code == 2
+    assert "--seeds must be from 1 to 1000" in capsys.readouterr().err
+
+
+def test_a_folder_with_a_null_byte_is_named(tmp_path):
+    with pytest.raises(WriteError, match=r"a\\x00b: could not be created"):
+        make_folder(tmp_path / "a\0b")
+
+
+def test_fewer_workers_than_none_are_refused(tmp_path):
+    dataset = open_dataset(write_coco_folder(tmp_path / "data", train=2, val=1), "train")
+    with pytest.raises(DataError, match="workers is -1: it must be at least 0"):
+        build_loader(dataset, 1, shuffle=False, workers=-1)
+
+
+def test_a_loader_worker_that_waits_forever_ends_when_its_parent_asks_twice():
+    """As one does that waits for the lock of a queue that another was killed with."""
+    context = multiprocessing.get_context("fork")
+    lock = context.Lock()
+    lock.acquire()
+    with stop_signals():
+        child = context.Process(target=lock.acquire, daemon=True)
+        child.start()
+        child.terminate()  # perhaps it was for all processes of the run, which then finish their step
+        child.join(1)
+        assert child.exitcode is None
+        child.terminate()
+        child.join(60)
+        assert child.exitcode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--loss=APELoss", "--loss.lam=1e308"], "must be within [1e-09, 1e+09]"),
+        (["--loss=APLoss", "--loss.delta=1e-300"], "must be within [1e-09, 1e+09]"),
+        (["--train.threads=100000"], "--train.threads is 100000: it must be at most 1024"),
+    ],
+)
+def test_numbers_that_would_end_in_a_crash_are_refused(capsys, tmp_path, monkeypatch, flags, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "shapes", *flags])
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
