@@ -7,7 +7,7 @@ From random weights and from a trained detector, on images of the built-in datas
 With several losses and seeds, on a part of a dataset in COCO format, the rest as `rankwise train --data` chooses it:
 
     python tools/small_data.py --data DIR --images 300 --epochs 12 --losses APELoss FocalLoss --seeds 3
-        [--flags --model.backbone.pretrained=FILE …]
+        [--flags="--model.backbone.pretrained=FILE --size=160"]
 
 Runs that are done are not repeated.
 """
@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--losses", nargs="+", default=["APELoss", "FocalLoss"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=12, help="Epochs of each run with --data.")
-    parser.add_argument("--flags", nargs=argparse.REMAINDER, default=[], help="Flags of every training; must be last.")
+    parser.add_argument("--flags", type=shlex.split, default=[], help="Flags of every training, in one string.")
     config = parser.parse_args()
     if (config.init is None) == (config.data is None):
         parser.error("pass either --init or --data")
@@ -79,7 +80,7 @@ def compare_losses(config: argparse.Namespace) -> None:
         first = found[config.losses[0]]
         taken = ", ".join(f"{number:,}" for number in sorted(steps))
         print(f"{images:,} training images, {taken} steps\n")
-        print(f"| loss | AP of seeds 0 to {config.seeds - 1} | mean | `{config.losses[0]}` minus it |")
+        print(f"| loss | AP by seed | mean | `{config.losses[0]}` minus it |")
         print("|---|---:|---:|---:|")
         for loss, values in found.items():
             difference = [a - b for a, b in zip(first, values, strict=True)]
