@@ -22,8 +22,8 @@ from rankwise.models.settings import (
 
 SIDE = 64
 
-#: Steps of training and the highest learning rate, where a loss wants to be taken more gently.
-GENTLY = {"DRLoss": (150, 0.002)}
+#: Steps of training and the highest learning rate, where a loss needs more steps or smaller ones.
+GENTLY = {"DRLoss": (150, 0.002), "SmoothAPLoss": (90, 0.01)}
 
 #: AP50 that a loss must reach: 70, or where it learns more slowly less. A detector whose loss is always zero, is turned
 #: around or lifts the positives only stays below 5.

@@ -40,6 +40,7 @@ def assert_close(run, other, atol=1e-5):
 def test_two_processes_give_the_weights_of_one(tmp_path, machines, loss):
     # 17 images: the last step of an epoch has one, and a process without. The two take their share in parts.
     flags = [*SAME, *loss, "--data.shapes.train_images=17", "--epochs=4", "--optimizer.clip_norm=1"]
+    flags += ["--optimizer.lr=0.003"]  # small steps, so that rounding, which differs by CPU, stays below the tolerance
     finish(*flags, "--run", tmp_path / "one", log=tmp_path / "log")
     flags += ["--train.accumulate=2", "--run", tmp_path / "two"]
     said = wait_all(ranks(2, *flags, folder=tmp_path / "logs", machines=machines))

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.polynomial import chebyshev
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -83,6 +82,8 @@ class Coarsening(NamedTuple):
 @lru_cache(maxsize=64)
 def coarsening(intervals: int, precision: Precision, width: float, device: torch.device) -> Coarsening:
     """The points of so many intervals of cells of a width, and Lagrange's polynomials as shorter ones in each cell."""
+    from numpy.polynomial import chebyshev  # when it is needed: importing the losses loads torch alone
+
     cells, points, moments = precision.interval, precision.points, precision.moments
     at = np.cos((2 * np.arange(points) + 1) * np.pi / (2 * points))
     lagrange = np.cos(np.outer(np.arange(points), np.arccos(at))) * 2 / points  # coefficients of T_0, T_1, …
