@@ -117,7 +117,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     """
     entries = read_json(path, limit=2**32)
     if not isinstance(entries, list):
-        raise ParseError("it is not a list of detections")
+        raise ParseError("expected a list of detections")
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict) or not _is_detection(entry):
             raise ParseError(f"entry {number} is not a detection with image_id, category_id, bbox and score")

@@ -181,11 +181,17 @@ def test_fewer_workers_than_none_are_refused(tmp_path):
 def test_a_loader_worker_that_waits_forever_ends_when_its_parent_asks_twice():
     """As one does that waits for the lock of a queue that another was killed with."""
     context = multiprocessing.get_context("fork")
-    lock = context.Lock()
+    lock, running = context.Lock(), context.Event()
     lock.acquire()
+
+    def wait() -> None:
+        running.set()
+        lock.acquire()
+
     with stop_signals():
-        child = context.Process(target=lock.acquire, daemon=True)
+        child = context.Process(target=wait, daemon=True)
         child.start()
+        assert running.wait(60)  # a signal that arrives during the fork is lost
         child.terminate()  # perhaps it was for all processes of the run, which then finish their step
         child.join(1)
         assert child.exitcode is None

@@ -365,7 +365,7 @@ def test_the_step_times_of_a_resumed_run_are_those_since_it_was_resumed(tmp_path
         (["losses", "--data", "nowhere"], "no such folder"),
         (["losses", "--data", "."], "is not COCO 2017"),
         (["losses", "--recipe", "nothing"], "recipe 'nothing' not found"),
-        (["losses", "--seeds", "0"], "--seeds must be at least 1"),
+        (["losses", "--seeds", "0"], "--seeds must be from 1 to 1000"),
         (["summary", "--out", "."], "no tables found"),
         (["losses", "--data", ".", "--recipe", "shapes", "--set", '["--nothing=1"]'], "nothing"),
     ],
