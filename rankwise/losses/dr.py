@@ -112,7 +112,7 @@ class DRLoss(SamplewiseLoss):
             rows = group[block.rows].unsqueeze(1)
             slope = torch.sub(p, expected[rows], out=gradient[block.rows])
             slope.div_(self.negative_temperature).add_(1).mul_(share).mul_(pull[rows])
-            slope.mul_(p).mul_(p.neg_().add_(1))
+            slope.mul_(p).mul_(torch.sigmoid(-block.logits, out=p))  # 1 - p would be 0 near 1
 
         over_blocks(samples, write)
         return gradient

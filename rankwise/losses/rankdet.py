@@ -64,7 +64,7 @@ class RankDetLoss(SamplewiseLoss):
         ranking, pull, push = self._ranking(scores, mean, count > 0)
         among, sort = self._sorting(scores, samples.positive_quality.double(), samples.classes, detached.shape[1])
         gradient = self._negative_gradient(samples, push / count.clamp(min=1))
-        samples.write(gradient, (pull + sort) * scores * (1 - scores))
+        samples.write(gradient, (pull + sort) * scores * (-samples.positives.double()).sigmoid())
         return with_gradient(samples, ranking + among, gradient, ranking, among)
 
     def _negative_groups(self, samples: Samples) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ class RankDetLoss(SamplewiseLoss):
         def write(block: Block) -> None:
             p = block.logits.sigmoid()
             pushes = push.index_select(0, negative_regions(block, p, self.groups)).view_as(p)
-            torch.sub(1, p, out=gradient[block.rows]).mul_(p).mul_(pushes)
+            torch.sigmoid(-block.logits, out=gradient[block.rows]).mul_(p).mul_(pushes)  # 1 - p would be 0 near 1
 
         over_blocks(samples, write)
         return gradient

@@ -331,3 +331,10 @@ def test_mismatched_shapes_are_an_error(loss):
         loss(logits[None], labels, quality)
     with pytest.raises(ValueError, match="labels"):
         loss(logits, labels.float(), quality)
+
+
+def test_gradients_of_confident_mistakes_are_kept(loss):
+    """Where float32 rounds a score to 1, the distance to 1 is not 0."""
+    logits, labels, quality = scene()
+    logits = (torch.rand(logits.shape, generator=torch.Generator().manual_seed(1)) * 6 + 14).requires_grad_()
+    assert_precise(loss, logits, labels, quality)

@@ -291,3 +291,20 @@ def test_the_operators_are_registered_as_torch_wants_them(method, family):
     spec = RankingSpec(family, Step(), adaptive=family == "pairwise")
     arguments = logits.requires_grad_(), labels, quality, None, spec.key, method, True
     torch.library.opcheck(torch.ops.rankwise.ranking_loss.default, arguments)
+
+
+@pytest.fixture
+def _unset_memory_is_nan():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("_unset_memory_is_nan")
+@pytest.mark.parametrize("distance", [Step(), SigmoidCrossEntropy()], ids=["step", "sigmoid"])
+@pytest.mark.parametrize("method", ["numba", "torch", "dense"])
+def test_what_the_operator_returns_is_all_computed(method, distance):
+    logits, labels, quality = scene(*STAGES["middle"], rows=120)
+    spec = RankingSpec("pairwise", distance, adaptive=True)
+    found = torch.ops.rankwise.ranking_loss(logits, labels, quality, None, spec.key, method, True)
+    assert all(bool(value.isfinite().all()) for value in found)

@@ -163,7 +163,7 @@ class SumsEngine(ABC):
         joint = _together(parts, len(spec.log) - 2, positives)
         loss, log, scale = self._totals(joint, faults, number)
         scale = scale if copies == 1 else scale * copies
-        origins = [positives.new_empty(1) if part.origin is None else part.origin for part in parts]
+        origins = [positives.new_zeros(1) if part.origin is None else part.origin for part in parts]
         saved = Saved(
             read.skip,
             read.where,

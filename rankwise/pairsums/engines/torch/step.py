@@ -78,7 +78,7 @@ class StepSums:
 
     def __init__(self, group: Group, spec: RankingSpec) -> None:
         self.group, self.spec, self.ramps = group, spec, Ramps(group.positives, spec)
-        self.origin = group.positives.new_empty(1)  # the ramps say it
+        self.origin = self.ramps.lookup.origin
 
     @classmethod
     def of(cls, group: Group, spec: RankingSpec) -> StepSums | None:
