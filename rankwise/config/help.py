@@ -21,7 +21,7 @@ TOPICS = {
     "loss": "the loss over the class logits",
     "assign": "the assigner, which selects the positives",
     "box": "the box loss",
-    "optimizer": "SGD or AdamW, learning rate, weight decay",
+    "optimizer": "SGD, AdamW or Muon, learning rate, weight decay",
     "schedule": "warm-up and decay of the learning rate",
     "train": "epochs, batch size, precision, evaluation, checkpoints, devices",
 }

@@ -67,15 +67,16 @@ class OptimizerSettings:
     """The optimizer.
 
     Args:
-        name: SGD or AdamW.
+        name: SGD, AdamW or Muon: AdamW with orthogonal steps for layers, which trains from random weights in far fewer
+            steps.
         lr: Learning rate, for the global batch of all processes.
-        momentum: Momentum of SGD, first beta of AdamW.
+        momentum: Momentum of SGD, first beta of AdamW and Muon.
         weight_decay: Weight decay, not applied to norms and biases.
         backbone_lr: Factor on the learning rate of the backbone.
         clip_norm: Maximum norm of the gradient; 0 turns clipping off.
     """
 
-    name: Literal["SGD", "AdamW"] = "SGD"
+    name: Literal["SGD", "AdamW", "Muon"] = "SGD"
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 1e-4

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from rankwise.config.settings import OptimizerSettings, ScheduleSettings
+from rankwise.training.muon import Muon
 
 
 def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool = False) -> torch.optim.Optimizer:
@@ -19,25 +20,32 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool 
         settings: The optimizer settings.
         scaled: Whether gradients are scaled, as in 16-bit training.
     """
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, bool, bool], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            groups.setdefault(("backbone" in name.split("."), weight.ndim > 1), []).append(weight)
+            parts = name.split(".")
+            # The rows of an output layer are classes or sides of a box, and those of a depthwise convolution channels
+            # of their own: no directions to make equal.
+            hidden = weight.ndim > 1 and weight.shape[1] > 1 and not {"class_output", "box_output"} & {*parts}
+            key = "backbone" in parts, weight.ndim > 1, hidden and settings.name == "Muon"
+            groups.setdefault(key, []).append(weight)
     params = [
         {
             "params": weights,
             "name": "backbone" if backbone else "head",
             "lr": settings.lr * (settings.backbone_lr if backbone else 1.0),
             "weight_decay": settings.weight_decay if decays else 0.0,
+            **({"orthogonal": True} if orthogonal else {}),
         }
-        for (backbone, decays), weights in groups.items()
+        for (backbone, decays, orthogonal), weights in groups.items()
     ]
     # The fused step makes one pass over the weights instead of one per operation. With scaled gradients it would
     # unscale them itself, too late for clipping.
     fused = None if scaled else True
     if settings.name == "SGD":
         return torch.optim.SGD(params, lr=settings.lr, momentum=settings.momentum, fused=fused)
-    return torch.optim.AdamW(params, lr=settings.lr, betas=(settings.momentum, 0.999), fused=fused)
+    kind = Muon if settings.name == "Muon" else torch.optim.AdamW
+    return kind(params, lr=settings.lr, betas=(settings.momentum, 0.999), fused=fused)
 
 
 #: Maximum fraction of a run for warm-up: a short run would end before it reached its full learning rate.

@@ -18,8 +18,11 @@ from safetensors.torch import load_file
 from rankwise.config.recipe import parse_recipe
 from rankwise.models import Detector
 
-#: Every kind of state: statistics of batch norm, moments of AdamW, an average of the weights, a loss with a memory.
-STATEFUL = [*TINY, "--loss=GHMLoss", "--train.ema=0.9", "--train.checkpoint_steps=3", "--optimizer.clip_norm=5"]
+#: Every kind of state: statistics of batch norm, moments of Muon and AdamW, averaged weights, a loss with memory.
+STATEFUL = [
+    *(*TINY, "--loss=GHMLoss", "--train.ema=0.9", "--train.checkpoint_steps=3", "--optimizer.clip_norm=5"),
+    "--optimizer.name=Muon",
+]
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +201,7 @@ def test_a_finished_run_says_so_and_continues_with_more_epochs(tmp_path, whole):
         (["--batch_size=2"], "keep --train.batch_size 4, but it is now 2.*--train.accumulate 2"),
         (["--seed=1"], "keep --train.seed 0"),
         (["--data.balance=0.5"], r"keep --data.balance None, but it is now 0\.5"),
-        (["--optimizer.name=SGD"], "keep --optimizer.name AdamW"),
+        (["--optimizer.name=SGD"], "keep --optimizer.name Muon"),
         (["--data.shapes.train_images=24"], "had 20 training images, now it has 24"),
         (["--model.head.channels=8"], "does not match the checkpoint of the run"),
         (["--loss=APELoss"], "does not match the checkpoint of the run"),

@@ -1,0 +1,96 @@
+"""Muon: orthogonal steps for the weights of layers, AdamW for everything else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: The iteration p ← (a + b·S + c·S²) p that brings singular values near 1, S = p pᵀ: steep at 0, so that few steps do.
+COEFFICIENTS, STEPS = (3.4445, -4.7750, 2.0315), 5
+MOMENTUM = 0.95
+
+
+class Muon(torch.optim.AdamW):
+    """AdamW whose groups with ``orthogonal`` make steps in which all directions of a layer count alike.
+
+    The momentum of a layer, as a matrix with one row per output, is replaced by the nearest matrix with equal singular
+    values; its size is that of AdamW's steps, so that learning rate and weight decay mean the same. torch.optim.Muon
+    takes no convolutions, and it and timm's compute in bfloat16, which many CPUs can only emulate.
+
+    Muon: An optimizer for hidden layers in neural networks, Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/;
+    the size of a step: Muon is Scalable for LLM Training, Liu et al. 2025, https://arxiv.org/abs/2502.16982.
+
+    Args:
+        params: Parameter groups; in those with ``orthogonal: True`` each parameter has at least two dimensions.
+        lr: Learning rate.
+        betas: AdamW's.
+        fused: AdamW's.
+    """
+
+    def __init__(
+        self,
+        params: list[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, fused=fused)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Makes one step."""
+        layers = [group for group in self.param_groups if group.get("orthogonal")]
+        kept = [(weight, weight.grad) for group in layers for weight in group["params"]]
+        for group in layers:
+            self._orthogonal_step(group)
+        for weight, _ in kept:
+            weight.grad = None  # AdamW passes by what has no gradient
+        value = super().step(closure)
+        for weight, gradient in kept:
+            weight.grad = gradient
+        return value
+
+    def _orthogonal_step(self, group: dict[str, Any]) -> None:
+        alike: dict[torch.Size, list[Tensor]] = {}
+        for weight in group["params"]:
+            if weight.grad is not None:
+                alike.setdefault(weight.shape, []).append(weight)
+        for shape, weights in alike.items():
+            states = [self.state[weight] for weight in weights]
+            for state, weight in zip(states, weights, strict=True):
+                if not state:  # AdamW's loading looks for a step in every state
+                    state["momentum"], state["step"] = torch.zeros_like(weight), torch.zeros(())
+            momenta = [state["momentum"] for state in states]
+            gradients = [weight.grad for weight in weights if weight.grad is not None]
+            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+            ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)
+            matrices = torch.stack([value.flatten(1) for value in ahead])
+            size = 0.2 * math.sqrt(max(matrices.shape[1:]))
+            steps = orthogonalized(matrices).mul_(-group["lr"] * size)
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(weights, [value.view(shape) for value in steps])
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """Matrices with the same singular vectors and singular values of about 1 (0.7 to 1.2 unless tiny), [B, m, n].
+
+    All steps of the iteration are polynomials of the m × m matrix p pᵀ of the first one, so that only two products are
+    with the long side.
+    """
+    tall = matrices.shape[1] > matrices.shape[2]
+    wide = matrices.mT if tall else matrices
+    wide = wide / wide.flatten(1).norm(dim=1).clamp(min=1e-12)[:, None, None]
+    gram, (a, b, c) = wide @ wide.mT, COEFFICIENTS
+    one = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+    factor = None
+    for step in range(STEPS):
+        polynomial = a * one + torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor = polynomial if factor is None else polynomial @ factor
+        if step < STEPS - 1:
+            gram = polynomial @ gram @ polynomial
+    assert factor is not None
+    return (factor @ wide).mT if tall else factor @ wide
