@@ -5,6 +5,9 @@ import os
 import resource
 import shutil
 import signal
+import sys
+import traceback
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,15 +70,125 @@ def run(words, log, before):
     return code, live.said
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_read_only_folder_gives_a_message(made, tmp_path, verb):
-    out = tmp_path / "closed"
-    out.mkdir(mode=0o555)
-    code, said = run(commands(made, out)[verb], tmp_path / "log", without_privileges)
+def run_each(verbs, folder):
+    """Runs commands one after the other in this process, without privileges, each with its own log and exit code."""
+    from rankwise.cli import main
+
+    without_privileges()
+    for verb, words in verbs.items():
+        with (folder / f"{verb}.log").open("w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        code = 0
+        try:
+            main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        (folder / f"{verb}.code").write_text(str(code))
+
+
+def outcomes(verbs, folder):
+    """Exit code and output of each command, run by one process without privileges."""
+    live = Live(["--version"], folder / "log", before=partial(run_each, verbs, folder), full=True)
+    assert live.wait(280) == 0, live.said
+    return {verb: (int((folder / f"{verb}.code").read_text()), (folder / f"{verb}.log").read_text()) for verb in verbs}
+
+
+def assert_denied(code, said):
+    assert "Traceback" not in said, said
     assert code == 2, said
     assert "Permission denied" in said
     assert "Free some disk space" not in said
-    assert list(out.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def read_only(made, tmp_path_factory):
+    """What each verb does that writes into a read-only folder."""
+    folder = tmp_path_factory.mktemp("read_only")
+    (folder / "closed").mkdir(mode=0o555)
+    found = outcomes({verb: commands(made, folder / "closed")[verb] for verb in VERBS}, folder)
+    return found, list((folder / "closed").iterdir())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_read_only_folder_gives_a_message(read_only, verb):
+    found, written = read_only
+    assert_denied(*found[verb])
+    assert written == []
+
+
+def given_away(made, folder, mode):
+    """A copy of the run and the dataset that belongs to nobody, with a folder to write to."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give files to another user")
+    shutil.copytree(made, folder)
+    (folder / "out").mkdir()
+    for path in [folder, *folder.rglob("*")]:
+        os.chown(path, NOBODY, NOBODY)
+    folder.chmod(mode)
+    return folder
+
+
+def state(folder):
+    """All files of a folder, and when they were written."""
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def of_nobody(made, tmp_path_factory):
+    """What each verb does with a run and a dataset that belong to nobody, and write there or into the run."""
+    folder = tmp_path_factory.mktemp("of_nobody")
+    foreign = given_away(made, folder / "foreign", 0o755)
+    before = state(foreign)
+    verbs = commands(foreign, foreign / "out")
+    verbs |= {f"{verb} in the run": verbs[verb][:2] for verb in ("eval", "report", "export")}
+    verbs["predict in the run"] = [*verbs["predict"][:-1], foreign / "run" / "predictions"]
+    verbs["train in the run"] = ["train", "--resume", foreign / "run", "--train.epochs=2"]
+    found = outcomes(verbs, folder)
+    assert state(foreign) == before
+    return found
+
+
+WRITING = [*VERBS, *(f"{verb} in the run" for verb in ("train", "eval", "predict", "report", "export"))]
+
+
+@pytest.mark.parametrize("verb", [*WRITING, "data check"])
+def test_a_folder_owned_by_nobody_is_read_and_not_written(of_nobody, verb):
+    code, said = of_nobody[verb]
+    if verb == "data check":  # reads alone
+        assert code == 0, said
+        assert "No faults" in said
+    else:
+        assert_denied(code, said)
+
+
+@pytest.fixture(scope="module")
+def hidden(made, tmp_path_factory):
+    """What each verb does that reads from a folder of nobody's that no other may open."""
+    folder = tmp_path_factory.mktemp("hidden")
+    foreign, out = given_away(made, folder / "foreign", 0o700), folder / "out"
+    out.mkdir()
+    verbs = commands(foreign, out)
+    verbs["train"] = [*verbs["train"], "--data", foreign / "data"]
+    verbs["train in the run"] = ["train", "--resume", foreign / "run"]
+    return outcomes(verbs, folder)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("train", "train in the run", "eval", "predict", "report", "export", "data show", "data check", "calibrate"),
+        "reproduce",
+    ],
+)
+def test_a_folder_of_nobodys_that_cannot_be_opened_is_named(hidden, verb):
+    assert_denied(*hidden[verb])
+    assert "foreign" in hidden[verb][1]
 
 
 # The summary of no table fits on the disk.
