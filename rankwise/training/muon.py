@@ -55,42 +55,49 @@ class Muon(torch.optim.AdamW):
         return value
 
     def _orthogonal_step(self, group: dict[str, Any]) -> None:
-        alike: dict[torch.Size, list[Tensor]] = {}
-        for weight in group["params"]:
-            if weight.grad is not None:
-                alike.setdefault(weight.shape, []).append(weight)
-        for shape, weights in alike.items():
-            states = [self.state[weight] for weight in weights]
-            for state, weight in zip(states, weights, strict=True):
-                if not state:  # AdamW's loading looks for a step in every state
-                    state["momentum"], state["step"] = torch.zeros_like(weight), torch.zeros(())
-            momenta = [state["momentum"] for state in states]
-            gradients = [weight.grad for weight in weights if weight.grad is not None]
-            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-            ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)
-            matrices = torch.stack([value.flatten(1) for value in ahead])
-            size = 0.2 * math.sqrt(max(matrices.shape[1:]))
-            steps = orthogonalized(matrices).mul_(-group["lr"] * size)
-            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, [value.view(shape) for value in steps])
+        weights = [weight for weight in group["params"] if weight.grad is not None]
+        for weight in weights:
+            if not (state := self.state[weight]):  # AdamW's loading looks for a step in every state
+                state["momentum"], state["step"] = torch.zeros_like(weight), torch.zeros(())
+        momenta, gradients = [self.state[weight]["momentum"] for weight in weights], [weight.grad for weight in weights]
+        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+        ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)
+        steps = orthogonalized([value.flatten(1) for value in ahead])
+        sizes = [-group["lr"] * 0.2 * math.sqrt(max(step.shape)) for step in steps]
+        torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(
+            weights, [step.mul_(size).view(w.shape) for step, size, w in zip(steps, sizes, weights, strict=True)]
+        )
 
 
-def orthogonalized(matrices: Tensor) -> Tensor:
-    """Matrices with the same singular vectors and singular values of about 1 (0.7 to 1.2 unless tiny), [B, m, n].
+def orthogonalized(matrices: list[Tensor]) -> list[Tensor]:
+    """Matrices with the same singular vectors and singular values of about 1 (0.7 to 1.2 unless tiny).
 
-    All steps of the iteration are polynomials of the m × m matrix p pᵀ of the first one, so that only two products are
-    with the long side.
+    All steps of the iteration are polynomials of the square matrix p pᵀ of the first one, so that only two products
+    are with the long side, and layers with equal short sides share the rest.
     """
-    tall = matrices.shape[1] > matrices.shape[2]
-    wide = matrices.mT if tall else matrices
-    wide = wide / wide.flatten(1).norm(dim=1).clamp(min=1e-12)[:, None, None]
-    gram, (a, b, c) = wide @ wide.mT, COEFFICIENTS
-    one = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+    tall = [matrix.shape[0] > matrix.shape[1] for matrix in matrices]
+    wide = [matrix.mT if high else matrix for matrix, high in zip(matrices, tall, strict=True)]
+    wide = [matrix / matrix.norm().clamp(min=1e-12) for matrix in wide]
+    by_side: dict[int, list[int]] = {}
+    for index, matrix in enumerate(wide):
+        by_side.setdefault(len(matrix), []).append(index)
+    found: dict[int, Tensor] = {}
+    for which in by_side.values():
+        factors = _factors(torch.stack([wide[index] @ wide[index].mT for index in which]))
+        found |= {index: factor @ wide[index] for index, factor in zip(which, factors, strict=True)}
+    return [found[index].mT if high else found[index] for index, high in enumerate(tall)]
+
+
+def _factors(gram: Tensor) -> Tensor:
+    """What all steps of the iteration multiply p with, given p pᵀ, [layers, m, m]."""
+    a, b, c = COEFFICIENTS
+    one = a * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
     factor = None
     for step in range(STEPS):
-        polynomial = a * one + torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c).add_(one)
         factor = polynomial if factor is None else polynomial @ factor
         if step < STEPS - 1:
             gram = polynomial @ gram @ polynomial
     assert factor is not None
-    return (factor @ wide).mT if tall else factor @ wide
+    return factor
