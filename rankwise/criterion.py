@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from rankwise.assign.base import Assigner
-from rankwise.boxes import distances, giou_loss, paired_iou
+from rankwise.boxes import at_least_float32, distances, giou_loss, paired_iou
 from rankwise.losses.base import Loss, PositiveBoxes, check_loss
 from rankwise.losses.second_order import once_differentiable
 from rankwise.types import Assignment, Predictions, Target, to_device
@@ -118,7 +118,8 @@ class Criterion(nn.Module):
         positive = (labels >= 0) & (labels < classes)
         rows, there = _positive_rows(positive, assignment.most)  # [P]
 
-        predicted = predictions.boxes.float().flatten(0, 1).gather(0, rows.unsqueeze(1).expand(-1, 4))  # [P, 4]
+        predicted = at_least_float32(predictions.boxes).flatten(0, 1)
+        predicted = predicted.gather(0, rows.unsqueeze(1).expand(-1, 4))  # [P, 4]
         index = rows // anchors * truth.shape[1] + assignment.matched.flatten()[rows].clamp(min=0)
         truth = truth.flatten(0, 1)[index]  # [P, 4]; arbitrary for rows without a match
         ious = paired_iou(predicted.detach(), truth)  # [P]
