@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import integration_models  # noqa: F401  keeps transformers off the network
@@ -37,27 +37,24 @@ def test_the_loop_of_forty_lines_learns(capsys: pytest.CaptureFixture[str]) -> N
     assert losses[1] < 0.75 * losses[0]
 
 
-@cache
-def losses_of(*words: str, processes: int = 1) -> list[float]:
-    """The losses that the example of several processes prints."""
-    program = [str(EXAMPLES / "several_processes.py"), *words]
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+@pytest.fixture(scope="module")
+def losses_of() -> dict[str, list[float]]:
+    """The losses that the example of several processes prints, started in every way."""
     paths = os.pathsep.join([str(EXAMPLES.parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(
-        [sys.executable, *launch, *program], env=environment, capture_output=True, text=True, timeout=280, check=False
-    )
+    command = [sys.executable, str(Path(__file__).parent / "several_processes_runs.py")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return [float(loss) for loss in re.findall(r"loss (\d+\.\d+)", done.stdout)]
+    return json.loads(done.stdout.rpartition("RESULT")[2])
 
 
 @pytest.mark.parametrize("by", ["ddp", "fabric", "accelerate"])
 @pytest.mark.slow
-def test_two_processes_rank_as_one(by: str) -> None:
-    precise, rough = losses_of(), losses_of("--bf16")
+def test_two_processes_rank_as_one(losses_of: dict[str, list[float]], by: str) -> None:
+    precise, rough = losses_of["alone"], losses_of["alone --bf16"]
     assert len(precise) == 5
-    assert losses_of("--by", by, processes=2) == pytest.approx(precise, rel=1e-6)
-    assert losses_of("--by", by, "--bf16", processes=2) == pytest.approx(rough, rel=0.02)
+    assert losses_of[f"--by {by}"] == pytest.approx(precise, rel=1e-6)
+    assert losses_of[f"--by {by} --bf16"] == pytest.approx(rough, rel=0.02)
     assert rough != pytest.approx(precise, rel=1e-6)
 
 
