@@ -14,7 +14,7 @@ from rankwise.cli_data import data_check, data_shapes, data_show
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
 from rankwise.config.suggest import nearest
-from rankwise.errors import RendezvousError, UserError, user_errors
+from rankwise.errors import RendezvousError, UserError
 from rankwise.files.names import message_of
 from rankwise.files.streams import lasting_output
 
@@ -66,7 +66,7 @@ def _run(words: list[str]) -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
-    except tuple(user_errors()) as error:
+    except (UserError, OSError) as error:
         # Before the processes have connected, an error concerns all processes of a machine and is printed once.
         first = not int(os.environ.get("LOCAL_RANK", "0")) or isinstance(error, RendezvousError)
         if first or import_module("rankwise.distributed").is_initialized():
@@ -76,15 +76,12 @@ def _run(words: list[str]) -> None:
 
 def train(words: list[str]) -> None:
     """Trains with a recipe."""
-    from rankwise.config import choice
+    first = not int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+    if first and not any("help" in word or word == "-h" or word.startswith("--print") for word in words):
+        print(f"starting  rankwise {rankwise.__version__}; loading PyTorch takes a few seconds", flush=True)
     from rankwise.config import recipe as recipes
     from rankwise.config.flags import normalize, value_of
     from rankwise.config.help import help_on, help_topics
-    from rankwise.distributed import StoppedElsewhere
-    from rankwise.report import report_on
-    from rankwise.training.folders import is_restart, launcher_rank, refuse_for_resume, run_folder
-    from rankwise.training.loop import train as run_training
-    from rankwise.training.signals import Interrupted
 
     parser = _parser("train", "Train a detector.")
     recipes.add_recipe_arguments(parser)
@@ -95,6 +92,14 @@ def train(words: list[str]) -> None:
     if topics := help_topics(flags, others):
         print("\n\n".join(help_on(parser, topic, recipes.describe_recipes(), recipes.SHORT_FLAGS) for topic in topics))
         sys.exit(0)
+
+    from rankwise.config import choice
+    from rankwise.distributed import StoppedElsewhere
+    from rankwise.report import report_on
+    from rankwise.training.folders import is_restart, launcher_rank, refuse_for_resume, run_folder
+    from rankwise.training.loop import train as run_training
+    from rankwise.training.signals import Interrupted
+
     if len(others) > 1:
         raise UserError(f"expected one recipe, got {' and '.join(others)}: the word after a flag is its value")
     name = others[0] if others else None
@@ -134,10 +139,6 @@ def train(words: list[str]) -> None:
 
 def evaluate(words: list[str]) -> None:
     """Evaluates a run."""
-    from rankwise.evaluation.inference import draw_paa_figures, evaluate_run
-    from rankwise.models.settings import TestSettings
-    from rankwise.report import report_on
-
     parser = _parser(
         "eval", "Evaluate a trained run with COCO metrics. Writes eval.json, detections.json, report.html and figures."
     )
@@ -174,6 +175,11 @@ def evaluate(words: list[str]) -> None:
         raise UserError(f"--batch_size is {config.batch_size}: it must be at least 1")
     if config.max_side and not config.scales:
         raise UserError("--max_side only applies to --scales: add --scales")
+
+    from rankwise.evaluation.inference import draw_paa_figures, evaluate_run
+    from rankwise.models.settings import TestSettings
+    from rankwise.report import report_on
+
     test = None
     if config.scales is not None or config.flip:
         test = TestSettings(tuple(config.scales or ()), config.max_side, config.flip)
@@ -245,8 +251,6 @@ def predict(words: list[str]) -> None:
 
 def calibrate(words: list[str]) -> None:
     """Calibrates the scores of any detector."""
-    from rankwise.evaluation.calibrate import calibrate_results
-
     parser = _parser(
         "calibrate",
         "Fit a calibration to the detections of any detector: it maps scores to the probability of being correct and "
@@ -258,12 +262,15 @@ def calibrate(words: list[str]) -> None:
     parser.add_argument("--truth", type=str, required=True, help="COCO annotation file of the same images.")
     parser.add_argument("--out", type=str, default="calibration", help="Output folder.")
     config = _parse(parser, words)
+
+    from rankwise.evaluation.calibrate import calibrate_results
+
     calibrate_results(Path(config.detections), Path(config.truth), Path(config.out))
 
 
 def export(words: list[str]) -> None:
     """Exports a run to ONNX."""
-    from rankwise.export.onnx import OPSET, export_run
+    from rankwise.export.manifest import OPSET
 
     parser = _parser("export", "Export a trained run to ONNX. The file is verified against the run.")
     parser.add_argument("run", type=str, help="Run folder, or a .safetensors file.")
@@ -276,13 +283,14 @@ def export(words: list[str]) -> None:
     )
     parser.add_argument("--opset", type=int, default=OPSET, help="Version of the ONNX operator set.")
     config = _parse(parser, words)
+
+    from rankwise.export.onnx import export_run
+
     export_run(Path(config.run), Path(config.out) if config.out else None, config.nms, config.opset)
 
 
 def report(words: list[str]) -> None:
     """Writes a report of one or several runs."""
-    from rankwise.report import write_report
-
     parser = _parser("report", "Write a self-contained HTML report of a run, or a comparison of several runs.")
     parser.add_argument("runs", type=str, nargs="+", help="Run folders; the first one is the baseline.")
     parser.add_argument(
@@ -297,6 +305,9 @@ def report(words: list[str]) -> None:
     parser.add_argument("--split", type=str, help="Another split (default: the validation split of the run).")
     parser.add_argument("--device", type=str, default="auto", help="Device for evaluating a run without results.")
     config = _parse(parser, words)
+
+    from rankwise.report import write_report
+
     print(write_report(config.runs, config.out, config.images, config.data, config.device, config.split))
 
 

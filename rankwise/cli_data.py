@@ -12,11 +12,12 @@ from rankwise.errors import UserError
 
 def data_check(words: list[str]) -> None:
     """Prints a summary of a dataset and its faults."""
-    from rankwise.data import check, print_report
-
     parser = _parser("data check", "Summarize a dataset and list every fault. The exit code is 1 if there are faults.")
     parser.add_argument("folder", type=str, help="Folder of the dataset (COCO, Pascal VOC, YOLO), or its data.yaml.")
     config = _parse(parser, words)
+
+    from rankwise.data import check, print_report
+
     report = check(Path(config.folder))
     print_report(report)
     if report.faults:

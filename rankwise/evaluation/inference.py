@@ -197,12 +197,12 @@ def evaluate_run(
         batch_size: Images per batch; as in the recipe by default.
         workers: Number of loader processes; as in the recipe by default.
         device: The device.
-        console: Where to print.
+        console: The console of a training, which has printed the notes about the dataset already.
         test: Test-time augmentation; that of the run by default.
         calibrate: False evaluates raw scores and stores nothing; True also writes ``detections_calibrated.json``.
             ``detections.json`` always has raw scores.
     """
-    console = console or Console(highlight=False)
+    in_training, console = console is not None, console or Console(highlight=False)
     own = run / results_subfolder(read_section(run, "data"), data, split, test is not None)
     fit, out = own == run or out == run, out or own  # if the dataset has moved, data is its new location
     for note in set_damaged_aside(run):
@@ -211,7 +211,7 @@ def evaluate_run(
         console.print(stopped, soft_wrap=True, markup=False)
     detector = Detector.load(run, device=pick_device(device))
     settings, dataset = open_run(run, data, split, detector.classes)
-    for note in dataset.notes:
+    for note in [] if in_training else dataset.notes:
         console.print(note, soft_wrap=True, markup=False)
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):

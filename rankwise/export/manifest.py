@@ -16,6 +16,8 @@ from rankwise.models.settings import InputSettings, PostprocessSettings
 #: Metadata key of the JSON text in the ONNX file.
 KEY = "rankwise"
 _FORMAT = 1
+#: Version of the operator set: torch exports it without conversion, and every onnxruntime since 2023 reads it.
+OPSET = 18
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,13 @@ from torch import Tensor, nn
 
 from rankwise.export.calibration_graph import calibrate_anchors, calibrate_detections
 from rankwise.export.comparison import compare, compare_detections, shapes_to_check
-from rankwise.export.manifest import KEY, Manifest
+from rankwise.export.manifest import KEY, OPSET, Manifest
 from rankwise.export.nms_graph import INPUTS, OUTPUTS, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.files.writing import explained, make_folder
 from rankwise.models import Detector, ModelError, weights
 from rankwise.models.confidence import HOW_TO_CALIBRATE
 from rankwise.models.tta import tta_views
-
-#: torch exports it without conversion, and every onnxruntime since 2023 reads it.
-OPSET = 18
 
 Nms = Literal["inside", "outside"]
 

@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rankwise.errors import UserError
 from rankwise.files.names import shown
 
 #: Maximum size in bytes of a file with settings or results. Annotations have another limit.
@@ -18,7 +19,7 @@ YAML_LIMIT = 2**20
 DEPTH = 50
 
 
-class ParseError(ValueError):
+class ParseError(UserError, ValueError):
     """A file cannot be read; the message gives the reason, without the file name."""
 
 

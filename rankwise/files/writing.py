@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankwise.errors import UserError
 from rankwise.files.names import shown
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class WriteError(RuntimeError):
+class WriteError(UserError, RuntimeError):
     """A file could not be written; the message says why and what to do.
 
     Args:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import rankwise
-from rankwise.errors import user_errors
+from rankwise.errors import UserError
 from rankwise.evaluation.colors import hex_color
 from rankwise.evaluation.results import EvaluatedRun
 from rankwise.files.names import message_of, shown
@@ -85,10 +85,9 @@ def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> P
     if measured is None:
         return None
     target = measured.folder / "report.html"
-    expected: tuple[type[BaseException], ...] = (*user_errors(), MemoryError)
     try:
         _write(target, [run_data(measured, *run_names([measured.run]))], images)
-    except expected as error:
+    except (UserError, OSError, MemoryError) as error:
         why = message_of(error) or "out of memory"
         print(f"no report: {why}\nAll results are saved; to write the report, run: {shown(again)}", file=sys.stderr)
         return None

@@ -15,6 +15,7 @@ import numpy as np
 from rankwise.config.datasets import open_run, results_subfolder
 from rankwise.config.reading import read_recipe, read_section
 from rankwise.data.dataset import DetectionDataset
+from rankwise.errors import UserError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_names
 from rankwise.evaluation.reliability import ReliabilityCheck
 from rankwise.evaluation.results import EvaluatedRun, read_results, set_damaged_aside
@@ -27,7 +28,7 @@ from rankwise.report.error_types import Errors, ErrorType, ap50_gains, classify
 ROUNDING = 0.5
 
 
-class ReportError(ValueError):
+class ReportError(UserError, ValueError):
     """A run has no report; the message says why and what to do."""
 
 

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankwise.errors import UserError
 from rankwise.files.writing import make_folder
 from rankwise.reproduce.rows import Row
 from rankwise.training.signals import stop_signals
@@ -32,7 +33,7 @@ Say = Callable[[str], None]
 SHAPES = ("--train.epochs=1", "--model.backbone.frozen_stages=2")
 
 
-class ReproduceError(RuntimeError):
+class ReproduceError(UserError, RuntimeError):
     """A row could not be trained; the message says why."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from rankwise.errors import UserError
 from rankwise.files.names import shown
 from rankwise.files.trailer import matches_trailer, trailer
 from rankwise.files.writing import write_whole
@@ -22,7 +23,7 @@ PREVIOUS = "previous.ckpt"
 _FORMAT = 2
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError, RuntimeError):
     """A checkpoint could not be read; the message says what to do."""
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwise.distributed import StoppedElsewhere
+from rankwise.errors import UserError
 from rankwise.files.writing import WriteError, not_written
 from rankwise.training.checkpoint import CheckpointError
 from rankwise.types import Batch, Predictions
@@ -23,7 +24,7 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory"
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL", "Socket Timeout")
 
 
-class TrainingStopped(RuntimeError):
+class TrainingStopped(UserError, RuntimeError):
     """The run cannot continue; the message says why and what to try."""
 
 

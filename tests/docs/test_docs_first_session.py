@@ -26,7 +26,20 @@ COMMANDS = (
 
 #: How the lines begin that every session has.
 SAID = (
-    *("$", "wrote", "recipe", "weights", "size", "override", "device", "images", "classes", "detector", "run"),
+    *(
+        "$",
+        "wrote",
+        "starting",
+        "recipe",
+        "weights",
+        "size",
+        "override",
+        "device",
+        "images",
+        "classes",
+        "detector",
+        "run",
+    ),
     *("epoch", "a step took", "results", "pictures", "report"),
 )
 

@@ -1,4 +1,4 @@
-"""The losses need only torch."""
+"""The losses need only torch, and the command says something before it loads torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+import rankwise
 
 ONLY_TORCH = """
 import sys
@@ -32,6 +34,14 @@ for name in losses.__all__:
     if name.endswith("Loss") and name != "Loss":
         getattr(losses, name)()
 print("built")
+"""
+
+WITHOUT_TORCH = """
+import sys
+
+sys.modules["torch"] = None  # importing it raises an ImportError
+from rankwise.cli import main
+main(sys.argv[1:])
 """
 
 OTHERS = [
@@ -67,6 +77,23 @@ def test_an_extra_import_would_be_detected() -> None:
 
 def test_every_loss_can_be_built_where_only_torch_is_installed() -> None:
     assert run(WITHOUT_OTHERS.format(others=OTHERS)) == "built"
+
+
+@pytest.mark.parametrize("words", ["--version", "--help", "eval --help", "export --help", "data check --help"])
+def test_the_version_and_most_help_do_not_load_torch(words: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "rankwise" in done.stdout.splitlines()[0]
+
+
+def test_a_training_prints_its_first_line_before_it_loads_torch() -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, "train", "--data", "mine"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == f"starting  rankwise {rankwise.__version__}; loading PyTorch takes a few seconds\n"
+    assert "import of torch halted" in done.stderr
+    printed = subprocess.run([*command, "--print-config"], capture_output=True, text=True, check=False)
+    assert printed.stdout == ""  # a recipe on standard output stays YAML
 
 
 def test_old_module_names_work_and_warn_with_both_names() -> None:

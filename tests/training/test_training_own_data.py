@@ -213,6 +213,21 @@ def test_eval_says_that_it_uses_the_held_out_tenth(run, tmp_path, capsys):
     assert "10 images" in capsys.readouterr().out
 
 
+def test_a_training_prints_each_note_about_its_dataset_once(tmp_path, monkeypatch, capsys, offline):
+    folder = write_coco_folder(tmp_path / "data", train=20, val=1)
+    shutil.rmtree(folder / "val")
+    (folder / "annotations" / "instances_val.json").unlink()
+    path = folder / "annotations" / "instances_train.json"
+    content = json.loads(path.read_text())
+    for annotation in content["annotations"]:
+        annotation["bbox"] = [-2, 0, 20, 20]
+    path.write_text(json.dumps(content))
+    main(["train", "--data", str(folder), *SMALL, "--epochs=1", "--run", str(tmp_path / "run")])
+    said = capsys.readouterr().out
+    assert said.count("extended beyond their image by a few pixels and were clipped") == 1
+    assert said.count("has no validation split: 2 of its 20 images are held out for validation") == 1
+
+
 def test_patience_ends_a_run_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
     flags = ["shapes", *TINY, "--epochs=9", "--patience=2", "--lr=0", "--train.ema=0"]
