@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rankwise.errors import ModelError
-from rankwise.files.names import shortened
+from rankwise.files.names import did_you_mean, shortened
 
 T = TypeVar("T")
 
@@ -30,13 +29,9 @@ def from_dict(kind: type[T], values: Any, where: str) -> T:
     known = [item.name for item in fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            raise ModelError(f"{where} has no {shortened(name)}: {_instead(str(name), known)}")
+            hint = did_you_mean(str(name), known, f"it has {', '.join(known)}")
+            raise ModelError(f"{where} has no {shortened(name)}: {hint}")
     return kind(**{name: _convert(hints[name], value, f"{where}.{name}") for name, value in values.items()})
-
-
-def _instead(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"it has {', '.join(known)}"
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

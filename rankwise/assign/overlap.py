@@ -38,12 +38,7 @@ class Overlaps:
 
 
 def best_overlaps(objects: Objects, anchors: Tensor) -> Overlaps:
-    """Finds the best overlaps of a batch.
-
-    Args:
-        objects: The objects of the batch.
-        anchors: Anchor boxes, float32 [A, 4].
-    """
+    """Finds the best overlaps of a batch."""
     if anchors.device.type == "cpu":
         return Overlaps(*numba_loops.overlaps(objects.boxes, objects.ends, anchors))
     boxes, slot = objects.padded

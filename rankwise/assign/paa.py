@@ -94,12 +94,7 @@ class PAA(Assigner):
 
     @torch.no_grad()
     def clusters(self, predictions: Predictions, objects: Objects) -> Clusters:
-        """The candidates of every object and the clusters they fall into, before objects compete for anchors.
-
-        Args:
-            predictions: The predictions for the batch.
-            objects: The objects of the batch.
-        """
+        """The candidates of every object and the clusters they fall into, before objects compete for anchors."""
         candidates = Candidates.of(objects, predictions.anchors.float(), self.candidate_iou)
         values = self.clustering_input(candidates, predictions, objects)
         candidate, values = best_of_levels(candidates, values, len(objects), predictions.level_sizes, self.k)

@@ -96,7 +96,7 @@ def choose(words: Sequence[str]) -> Choice:
     accelerator = value_of(words, "--train.accelerator") or "auto"
     gpu = accelerator in ("cuda", "mps") or (accelerator == "auto" and has_gpu())
     recipe, flags, why = _by_weights(words, gpu)
-    lines = [f"recipe    {recipe}: {why[0]}", f"weights   {why[1]}"]
+    lines = [f"recipe    {recipe}: {why[0]}", *([f"weights   {why[1]}"] if why[1] else [])]
     if not gpu and not value_of(words, "--train.init") and not value_of(words, "--size"):
         short, size = _size(facts)
         flags += [f"--model.input.short_side={short}", f"--model.input.max_side={math.ceil(short * 5 / 96) * 32}"]
@@ -165,7 +165,7 @@ def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], tuple[str,
     init = value_of(words, "--train.init")
     if init:
         recipe, lr = ("own_data", 0.01) if gpu else ("small_scratch", 0.0015)
-        return recipe, [f"--optimizer.lr={lr * FINE_TUNING:g}"], (f"fine-tunes the detector of {init}", init)
+        return recipe, [f"--optimizer.lr={lr * FINE_TUNING:g}"], (f"fine-tunes the detector of {init}", "")
     recipe, name = ("own_data", "resnet50") if gpu else ("photos_mobilenet", "mobilenetv2_100")
     name = value_of(words, "--model.backbone.name") or name
     given = value_of(words, "--model.backbone.pretrained")
@@ -198,7 +198,7 @@ def _size(facts: Facts) -> tuple[int, str]:
 def _batch(words: Sequence[str], images: int, most: int) -> tuple[int, list[str]]:
     given = value_of(list(words), "--train.batch_size")
     if given is not None and given != "auto":
-        return int(given) if given.isdigit() else most, []
+        return int(given) if given.isdecimal() and int(given) else most, []  # the parser refuses other values
     batch = automatic_batch(images, most)
     return batch, [] if given else [f"--train.batch_size={batch}", "--train.accumulate=0"]
 
@@ -214,11 +214,7 @@ def automatic_batch(images: int, most: int) -> int:
 
 
 def set_batch_size(config: Namespace) -> None:
-    """Replaces ``--batch_size auto`` in a parsed recipe by a number. If GPU memory is short, the batch is split later.
-
-    Args:
-        config: The parsed recipe.
-    """
+    """Replaces ``--batch_size auto`` in a parsed recipe by a number. If GPU memory is short, batches are split."""
     train = config.train
     if train.batch_size != "auto":
         return

@@ -96,7 +96,7 @@ def _section(parser: ArgumentParser, section: str, name: str = "") -> str:
         page.add_class_arguments(classes[name], section)
     else:
         page.add_argument(f"--{section}", type=PLAIN_SECTIONS[section], default=PLAIN_SECTIONS[section]())
-    return page.format_help()
+    return page.format_help().replace("``", "")
 
 
 def _line(name: str, text: str) -> str:

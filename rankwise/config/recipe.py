@@ -120,12 +120,7 @@ def parse_recipe(arguments: list[str]) -> Recipe:
 
 
 def parse_flags(parser: ArgumentParser, flags: list[str]) -> Namespace:
-    """Parses the flags of a command line. Recipes are checked first, and classes that a flag names are imported.
-
-    Args:
-        parser: A parser with the flags of a recipe.
-        flags: The normalized flags.
-    """
+    """Parses the flags of a command line. Recipes are checked first, and classes that a flag names are imported."""
     words = expand(parser, flags)
     for path in config_files(words):
         check_recipe(path, words)

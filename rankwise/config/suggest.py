@@ -6,11 +6,11 @@ import inspect
 import re
 from argparse import ArgumentError
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 
 from jsonargparse import ArgumentParser
 
 from rankwise.config.flags import subclasses
+from rankwise.files.names import did_you_mean
 
 #: Python types in words.
 _TYPES = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "text"}
@@ -18,16 +18,10 @@ _TYPES |= dict.fromkeys(("list", "tuple"), 'a list, such as "[1, 2]"') | {"dict"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A phrase with the closest known names.
-
-    Args:
-        word: The unknown name.
-        known: The known names.
-    """
+    """A phrase with the closest known name and all of them."""
     names = sorted(known)
-    close = get_close_matches(word.lower(), [name.lower() for name in names], n=1, cutoff=0.6)
-    hint = next((f"did you mean {name!r}? C" for name in names if close and name.lower() == close[0]), "c")
-    return f"{hint}hoose from {', '.join(names)}"
+    hint = did_you_mean(word, names, "")
+    return f"{f'{hint} C' if hint else 'c'}hoose from {', '.join(names)}"
 
 
 def explain(
@@ -72,14 +66,7 @@ def explain(
     if match := re.search(r"argument (--[\w.]+): expected one argument", message):
         return f"{match[1]}: expected a value"
     if match := re.search(r"[Uu]nrecognized arguments?: (--?[\w.]+)", message):
-        return f"there is no flag {match[1]}; {_nearest_flags(match[1], flags)}"
+        return f"there is no flag {match[1]}; {did_you_mean(match[1], flags, '--help lists all', 4, 0.7)}"
     if match := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not expected", message):
-        return f"{message}; {_nearest_flags('--' + match[1], flags)}"
+        return f"{message}; {did_you_mean(f'--{match[1]}', flags, '--help lists all', 4, 0.7)}"
     return message
-
-
-def _nearest_flags(flag: str, flags: list[str]) -> str:
-    last = flag.rpartition(".")[2].lstrip("-")
-    close = [name for name in flags if name.rpartition(".")[2].lstrip("-") == last]
-    close += [name for name in get_close_matches(flag, flags, n=4, cutoff=0.7) if name not in close]
-    return f"did you mean {' or '.join(close[:4])}?" if close else "--help lists all"

@@ -100,9 +100,6 @@ def import_named(words: Sequence[str]) -> None:
 
     The current folder is on the path only during the import, and last, so that it cannot shadow other modules.
 
-    Args:
-        words: The command line.
-
     Raises:
         SettingsError: If a module fails while it is imported.
     """

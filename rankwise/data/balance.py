@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankwise.data.dataset import DetectionDataset
+from rankwise.files.names import brief
 
 
 def class_shares(dataset: DetectionDataset) -> NDArray[np.float64]:
@@ -77,9 +78,11 @@ def balance_lines(dataset: DetectionDataset, balance: bool | float) -> list[str]
     factors = repeat_factors(dataset, balance)
     if factors is None:
         return []
+    if epoch_images(factors) == len(dataset):
+        return ["balance   no class is rare enough for its images to be repeated"]
     shares = class_shares(dataset)
     rare = int(np.argmin(np.where(shares > 0, shares, np.inf)))
     return [
         f"balance   an epoch has {epoch_images(factors):,} images instead of {len(dataset):,}: images of rare "
-        f"classes are repeated, those with {dataset.classes[rare]!r} {max(factors):.1f} times"
+        f"classes are repeated, those with '{brief(dataset.classes[rare])}' {max(factors):.1f} times"
     ]

@@ -22,7 +22,7 @@ from rankwise.data.folder import Folder
 from rankwise.data.formats import class_mismatch, shared_images
 from rankwise.data.splits import matching_splits
 from rankwise.errors import DataError
-from rankwise.files.names import shown
+from rankwise.files.names import brief, counted, shown
 from rankwise.images.reading import MAX_PIXELS, read_image
 
 #: Edges of the histogram of box sizes (square root of the area in pixels). COCO's medium size is 32 to 96.
@@ -236,8 +236,7 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
         console.print(Text(str(fault)), soft_wrap=True)
     kinds = Counter(fault.kind for fault in report.faults)
     summary = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
-    total = len(report.faults)
-    console.print(Text(f"{total:,} fault{'s' if total != 1 else ''}: {summary}", style="bold red"))
+    console.print(Text(f"{counted(len(report.faults), 'fault')}: {summary}", style="bold red"), soft_wrap=True)
 
 
 def _overview(splits: Sequence[SplitReport]) -> Table:
@@ -266,7 +265,7 @@ def _class_table(splits: Sequence[SplitReport]) -> Table:
         table.add_column(Text(shown(split.name)), justify="right")
     names = dict.fromkeys(name for split in splits for name in split.classes)
     for name in names:
-        table.add_row(Text(shown(name)), *(f"{split.classes.get(name, 0):,}" for split in splits))
+        table.add_row(Text(brief(name)), *(f"{split.classes.get(name, 0):,}" for split in splits))
     return table
 
 

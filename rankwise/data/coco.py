@@ -190,7 +190,7 @@ def _categories(entries: list[Any], file: str, faults: list[Fault]) -> dict[int,
                 Fault(
                     "duplicate id",
                     file,
-                    f"the categories {names[number]!r} and {name!r} both have the id {number}",
+                    f"the categories {shortened(names[number])} and {shortened(name)} both have the id {number}",
                     "give each category a unique integer",
                 )
             )

@@ -12,7 +12,7 @@ from rankwise.data.dataset import ImageRecord
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
-from rankwise.files.names import shown
+from rankwise.files.names import shortened, shown
 from rankwise.images.reading import MAX_PIXELS, read_header
 
 #: Boxes that extend beyond the image by less than this many pixels are clipped silently: it is rounding.
@@ -68,7 +68,7 @@ def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[li
                 Fault(
                     "duplicate name",
                     file,
-                    f"the classes {first[name]} and {number} are both called {name!r}",
+                    f"the classes {first[name]} and {number} are both called {shortened(name)}",
                     "give each a unique name, or merge them",
                 )
             )
@@ -131,14 +131,14 @@ class AnnotationCollector:
             self._by_end[path] = name
             return path
         if path is not None:
-            other = self._by_end[path]
-            what = f"the names {other!r} and {name!r} both match the end of the path {self.folder.relative(path)}"
+            names = f"the names {shortened(self._by_end[path])} and {shortened(name)}"
+            what = f"{names} both match the end of the path {self.folder.relative(path)}"
             fault = ("missing image", what, "name the images relative to the dataset folder")
         elif self.folder.leads_out(name, base):
-            what = f"the file name {name!r} leads out of the folder"
+            what = f"the file name {shortened(name)} leads out of the folder"
             fault = ("path leads out", what, "put the image into the dataset folder and name it relative to that")
         else:
-            what = f"there is no file {name!r} in {self.folder.relative(base)}/"
+            what = f"there is no file {shortened(name)} in {self.folder.relative(base)}/"
             fault = ("missing image", what, "put the image there or remove its entry")
         self.add_fault(fault[0], file, fault[1], fault[2], image)
         return None

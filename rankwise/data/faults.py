@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankwise.errors import DataError
-from rankwise.files.names import shown
+from rankwise.files.names import counted, shown
 
 #: Number of faults that an error lists; the others are counted.
 SHOWN = 10
@@ -44,19 +44,15 @@ def refuse(faults: Sequence[Fault], folder: str, split: str) -> None:
     Raises:
         DataError: Always.
     """
-    lines = [f"{folder}: the {split} split has {_count(faults)}:"]
+    lines = [f"{folder}: the {split} split has {counted(len(faults), 'fault')}:"]
     lines += [f"  {fault}" for fault in faults[:SHOWN]]
     if len(faults) > SHOWN:
         lines.append(f"  … and {len(faults) - SHOWN:,} more: rankwise data check {folder} lists them all")
-    lines.append("Fix them, or set skip_bad to skip such images and boxes.")
+    lines.append("Fix them, or set --data.skip_bad (in Python skip_bad=True) to skip such images and boxes.")
     raise DataError("\n".join(lines))
 
 
 def left_out(faults: Sequence[Fault], split: str) -> str:
     """The message about skipped items."""
     kinds = ", ".join(f"{count:,} × {kind}" for kind, count in Counter(fault.kind for fault in faults).most_common())
-    return f"{split}: {_count(faults)} skipped or clipped ({kinds})"
-
-
-def _count(faults: Sequence[Fault]) -> str:
-    return "1 fault" if len(faults) == 1 else f"{len(faults):,} faults"
+    return f"{split}: {counted(len(faults), 'fault')} skipped or clipped ({kinds})"

@@ -15,9 +15,6 @@ class Folder:
 
     A name leads out if it is absolute, goes above the folder with ``..``, or is a link to elsewhere. The folder itself
     and its image folders may be links, because the user made them; other names come with the data.
-
-    Args:
-        root: The folder.
     """
 
     def __init__(self, root: Path) -> None:

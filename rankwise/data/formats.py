@@ -17,6 +17,7 @@ from rankwise.data.faults import left_out, refuse
 from rankwise.data.finding import find_source
 from rankwise.data.splits import matching_splits, resolve_split
 from rankwise.errors import DataError
+from rankwise.files.names import listed
 from rankwise.images.reading import MAX_PIXELS
 
 #: Fraction of the images held out if there is no validation split.
@@ -85,7 +86,7 @@ def open_dataset(
         raise DataError(f"{folder}: no usable images in the {split} split; rankwise data check {folder} says why")
     if classes is not None:
         if missing := [name for name in classes if name not in reading.classes]:
-            notes.append(f"{name}: no objects of the classes {', '.join(missing)}")
+            notes.append(f"{name}: no objects of the classes {listed(missing)}")
         reading, records = _with_classes(reading, records, list(classes), f"{folder}: {name}")
     return DetectionDataset(
         records, reading.classes, reading.category_ids, transform, notes, skip_bad=skip_bad, max_pixels=max_pixels
@@ -129,9 +130,9 @@ def class_mismatch(where: str, found: Sequence[str], wanted: Sequence[str]) -> s
         return None
     missing, unknown = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     return (
-        f"{where} has the classes {', '.join(found)}, but training has {', '.join(wanted)}"
-        + (f" (missing here: {', '.join(missing)})" if missing else "")
-        + (f" (unknown there: {', '.join(unknown)})" if unknown else "")
+        f"{where} has the classes {listed(found)}, but training has {listed(wanted)}"
+        + (f" (missing here: {listed(missing)})" if missing else "")
+        + (f" (unknown there: {listed(unknown)})" if unknown else "")
         + "; use the same names in both"
     )
 

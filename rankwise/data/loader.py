@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -164,22 +166,38 @@ class Loader:
             start: Number of steps to skip: those that a stopped run has already done.
         """
         self._batches.epoch, self._batches.start = epoch, start
-        batches = iter(self._loader)
+        batches = None
         while True:
             try:
+                batches = batches or _started(self._loader)
                 batch = next(batches)
             except StopIteration:
                 return
-            except RuntimeError as error:
-                if "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
+            except (RuntimeError, ConnectionError, EOFError) as error:
+                lost = isinstance(error, ConnectionError | EOFError) and self._loader.num_workers
+                if not lost and "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
                     raise
+                why = next(iter(str(error).splitlines()), type(error).__name__)
                 raise RuntimeError(
-                    f"a loader worker died ({str(error).splitlines()[0]}); usually memory ran out: use fewer workers "
-                    f"or smaller images, or 0 workers to see the error"
+                    f"a loader worker died ({why}); usually memory ran out: use fewer workers or smaller images, or 0 "
+                    f"workers to see the error"
                 ) from error
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+
+def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+    """An iterator that reports a dead worker only when a batch is asked for.
+
+    torch's handler of SIGCHLD raises wherever the program is, such as in an optimizer step, after which a run cannot be
+    saved.
+    """
+    before = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
+    batches = iter(loader)
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, before)
+    return batches
 
 
 def build_loader(

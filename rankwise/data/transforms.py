@@ -86,11 +86,7 @@ class AugmentSettings:
 
 
 class EvalTransform:
-    """Resizes an image, and its boxes if there are any, to the input size of the detector.
-
-    Args:
-        settings: The input settings of the detector.
-    """
+    """Resizes an image, and its boxes if there are any, to the input size of the detector."""
 
     def __init__(self, settings: InputSettings) -> None:
         self.settings = settings
@@ -100,12 +96,7 @@ class EvalTransform:
 
 
 class TrainTransform:
-    """Augments an image and resizes it to the input size of the detector.
-
-    Args:
-        settings: The input settings of the detector.
-        augment: The augmentation settings.
-    """
+    """Augments an image and resizes it to the input size of the detector."""
 
     def __init__(self, settings: InputSettings, augment: AugmentSettings | None = None) -> None:
         self.settings = settings

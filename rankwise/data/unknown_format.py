@@ -24,11 +24,7 @@ _TRIED = 20
 
 
 def describe_folder(root: Path) -> str:
-    """Describes a folder of unknown format and what to do about it.
-
-    Args:
-        root: The folder.
-    """
+    """Describes a folder of unknown format and what to do about it."""
     files = _files(root)
     return f"{_found(files, root)}; {_advice(files, root)}"
 

@@ -16,7 +16,7 @@ from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder, folders, has_images
 from rankwise.data.splits import role
 from rankwise.errors import DataError
-from rankwise.files.names import message_of, shown
+from rankwise.files.names import message_of, shortened, shown
 from rankwise.files.parsing import ParseError, read_bytes, read_text
 from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
@@ -33,7 +33,7 @@ _ENDINGS = sorted(IMAGE_ENDINGS | {ending.upper() for ending in IMAGE_ENDINGS})
 class _Object:
     name: str
     corners: tuple[float, float, float, float] | None  # None if the file does not have four numbers
-    difficult: bool
+    difficult: str
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,12 @@ def _add_objects(
             what, todo = "has no name", "give its class under <name>"
         elif thing.corners is None:
             what, todo = "has no box with four numbers", "give xmin, ymin, xmax and ymax under <bndbox>"
+        elif thing.difficult not in ("0", "1"):
+            what, todo = f"has {shortened(thing.difficult)} as <difficult>", "give 0, or 1 for an object to ignore"
         else:
             left, top, right, bottom = thing.corners
             collector.add_box(
-                image, number, (left - first, top - first, right, bottom), labels[thing.name], thing.difficult
+                image, number, (left - first, top - first, right, bottom), labels[thing.name], thing.difficult == "1"
             )
             continue
         collector.add_fault("bad entry", file, what, todo, box=f"object {number}")
@@ -269,7 +271,7 @@ def _parse(path: Path, file: str) -> VocFile | Fault:
         left, top, right, bottom = corners
         box = None if left is None or top is None or right is None or bottom is None else (left, top, right, bottom)
         name = (element.findtext("name") or "").strip()
-        objects.append(_Object(name, box, (element.findtext("difficult") or "0").strip() == "1"))
+        objects.append(_Object(name, box, (element.findtext("difficult") or "").strip() or "0"))
     width, height = (_number(root.findtext(f"size/{name}")) for name in ("width", "height"))
     filename = (root.findtext("filename") or "").strip()
     return VocFile(filename, _whole(width), _whole(height), objects)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rankwise.evaluation.isotonic import centered_isotonic
 from rankwise.evaluation.matching import Matches
+from rankwise.files.names import listed
 from rankwise.models.score_map import IDENTITY, Curve, ScoreMap, checked, expit, logit
 
 #: The fit of all classes has the weight of this many matches of a class.
@@ -98,18 +99,13 @@ class Calibration(ScoreMap):
 
 
 def describe(score_map: ScoreMap, classes: Sequence[str]) -> str:
-    """A sentence about how a map was fitted.
-
-    Args:
-        score_map: The map.
-        classes: The names of the labels.
-    """
+    """A sentence about how a map was fitted."""
     isotonic = [name for name, curve in zip(classes, score_map.curves, strict=True) if curve.kind == "isotonic"]
     logistic = len(classes) - len(isotonic)
     parts = [f"logistic for {logistic} of {len(classes)} classes"] if logistic else []
-    parts += [f"isotonic for {_listed(isotonic)}"] if isotonic else []
+    parts += [f"isotonic for {listed(isotonic, 5)}"] if isotonic else []
     pooled = [classes[label] for label in score_map.pooled]
-    note = f"; the map of all classes together for {_listed(pooled)}: no validation objects" if pooled else ""
+    note = f"; the map of all classes together for {listed(pooled, 5)}: no validation objects" if pooled else ""
     return f"{', '.join(parts)}{note}"
 
 
@@ -289,7 +285,3 @@ def _logistic(z: Floats, target: Floats, center: Floats | None, precision: Float
     if theta[0] < MIN_SLOPE:
         theta = minimize(np.array([MIN_SLOPE, theta[1]]), np.array([1]))
     return theta, derivatives(theta)[1]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -22,9 +22,6 @@ def class_color(label: int) -> RGB:
 
     The first eight are safe for color-blind readers. Each further color is the one that differs most from all previous
     ones. They repeat after about two hundred.
-
-    Args:
-        label: The class, from 0.
     """
     colors = _all_colors()
     return colors[label % len(colors)]
@@ -53,11 +50,7 @@ def hex_color(label: int) -> str:
 
 
 def text_color(background: RGB) -> RGB:
-    """Black or white, whichever is more readable on a color.
-
-    Args:
-        background: The background color.
-    """
+    """Black or white, whichever is more readable on a color."""
     red, green, blue = ((channel / 255) ** 2.2 for channel in background)
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     return (0, 0, 0) if luminance > 0.18 else (255, 255, 255)

@@ -143,9 +143,6 @@ def _sheet(tiles: list[Image.Image], columns: int, cell: int, legend: str) -> Im
 def to_pil(image: Picture) -> Image.Image:
     """Converts any image to an RGB PIL image, a copy that can be drawn on.
 
-    Args:
-        image: The image.
-
     Raises:
         ValueError: If the shape is invalid.
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
 from rankwise.evaluation.correlation import correlate, localized, score_quartiles
-from rankwise.evaluation.tabulate import shown
+from rankwise.evaluation.tabulate import decimals
 from rankwise.evaluation.thresholds import sweep
 from rankwise.files.writing import write_whole
 
@@ -48,12 +48,6 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, title:
     """Draws scores of detections with an IoU above 0.5 against their IoU, with the correlation, in a panel of a figure.
 
     The solid line is the median score at each IoU; the dashed lines are the quartiles.
-
-    Args:
-        figure: The figure.
-        panel: The panel.
-        matches: ``Evaluation.matches``.
-        title: Prefix of the title.
     """
     scores, ious = localized(matches)
     correlation = correlate(scores, ious)
@@ -76,17 +70,13 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, title:
         panel.plot(middles, low, color=ACCENT, linewidth=1.3, linestyle="--", label="quartiles")
         panel.plot(middles, high, color=ACCENT, linewidth=1.3, linestyle="--")
         panel.legend(fontsize=8, loc="upper left", framealpha=0.85, edgecolor="none")
-    parts = ", ".join(f"{name.upper()} {shown(getattr(correlation, name), 3)}" for name in ("pcc", "scc", "kcc"))
+    parts = ", ".join(f"{name.upper()} {decimals(getattr(correlation, name), 3)}" for name in ("pcc", "scc", "kcc"))
     style_panel(panel, "IoU with the object", "raw score", f"{title}{parts}   ({len(scores):,} detections)")
     panel.set_xlim(0.5, 1)
 
 
 def threshold_sweep(evaluation: Evaluation) -> Figure:
-    """Precision, recall and F1 by score threshold over all classes, and F1 per class, with the best marked.
-
-    Args:
-        evaluation: The evaluation.
-    """
+    """Precision, recall and F1 by score threshold over all classes, and F1 per class, with the best marked."""
     matches, names = evaluation.matches, list(evaluation.per_class)
     figure, (together, classes) = new_panels(2, width=4.8, height=4.0)
     values = sweep(matches)
@@ -152,7 +142,9 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
             panel.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none", markerscale=0.5)
         else:
             _nothing_to_show(panel)
-        style_panel(panel, "score", "fraction correct", f"{name}: ECE {shown(one.ece, 3)}, LaECE {shown(one.laece, 3)}")
+        style_panel(
+            panel, "score", "fraction correct", f"{name}: ECE {decimals(one.ece, 3)}, LaECE {decimals(one.laece, 3)}"
+        )
         panel.set(xlim=(0, 1), ylim=(0, 1.02))
     return figure
 

@@ -19,12 +19,12 @@ from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
 from rankwise.errors import DataError, SettingsError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
-from rankwise.evaluation.pair_figures import draw_pair_figures, paa_of_recipe
+from rankwise.evaluation.paa_figures import draw_figures, paa_of_recipe
 from rankwise.evaluation.pictures import draw_evaluation
 from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_results
 from rankwise.evaluation.tabulate import score_lines
 from rankwise.evaluation.thresholds import at_scores
-from rankwise.files.names import shown
+from rankwise.files.names import listed, shown
 from rankwise.files.writing import make_folder, write_text
 from rankwise.from_dict import from_dict
 from rankwise.models import Detector, TestSettings, weights
@@ -42,6 +42,9 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"--device {name}: there is no such device; use auto, cpu, cuda, cuda:1 or mps") from None
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
         reason = str(error).strip().splitlines()[0].rstrip(".")
@@ -216,7 +219,7 @@ def evaluate_run(
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
         raise DataError(
-            f"{run} was trained for the classes {list(detector.classes)}, this dataset has {dataset.classes}"
+            f"{run} was trained for the classes {listed(detector.classes)}; this dataset has {listed(dataset.classes)}"
         )
     batch_size = batch_size or from_dict(TrainSettings, read_section(run, "train"), "train").evaluate_batch
     workers = settings.workers if workers is None else workers
@@ -262,9 +265,8 @@ def _at_thresholds_of_run(result: Evaluation, detector: Detector, console: Conso
         why = "the thresholds of the run are for calibrated scores: those below are the best ones for these images"
     else:
         scores = dict(zip(known, (confidence.thresholds[name] for name in detector.classes), strict=True))
-        console.print(
-            "precision and recall are at the thresholds of the run, which were chosen on its validation images"
-        )
+        why = "precision and recall are at the thresholds of the run, which were chosen on its validation images"
+        console.print(why, soft_wrap=True)
         return replace(result, thresholds=at_scores(result.matches, known, scores), given_thresholds=True)
     console.print(why, soft_wrap=True)
     return result
@@ -288,4 +290,4 @@ def draw_paa_figures(run: Path, out: Path, data: str | None = None, device: str 
     detector = Detector.load(run, device=pick_device(device))
     _, dataset = open_run(run, data, classes=detector.classes)
     make_folder(out)
-    return draw_pair_figures(out, detector, dataset.with_transform(EvalTransform(detector.settings.input)), paa)
+    return draw_figures(out, detector, dataset.with_transform(EvalTransform(detector.settings.input)), paa)

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, draw_detections, to_pil
+from rankwise.files.names import counted
 from rankwise.files.writing import make_folder, write_picture, write_text
 from rankwise.images.sources import Camera, Frame, VideoWriter, is_video
 from rankwise.numpy_boxes import nms
@@ -112,7 +113,8 @@ class Writer:
             self._write_crops(item, boxes, labels)
         name = self._names[item.source]
         elsewhere = self.output.pictures and isinstance(item.source, Path) and Path(name).stem != item.source.stem
-        return f"{item.source}: {len(objects)} objects{f', drawn in {self.folder / name}' if elsewhere else ''}"
+        drawn = f", drawn in {self.folder / name}" if elsewhere else ""
+        return f"{item.source}: {counted(len(objects), 'object')}{drawn}"
 
     def close(self, seconds: float) -> list[str]:
         """Writes the output of all images together and returns lines about it.
@@ -131,13 +133,13 @@ class Writer:
             write_text(self.folder / "classes.txt", "".join(f"{name}\n" for name in self.classes))
             written.append("labels/")
         if self.output.crop:
-            written.append(_counted(self._crops, "crop"))
+            written.append(counted(self._crops, "crop"))
         if self.output.pictures:
             pictures = len({entry["picture"] for entry in self.entries})
-            written.insert(0, _counted(pictures, "video" if len(self._videos) == pictures > 0 else "picture"))
+            written.insert(0, counted(pictures, "video" if len(self._videos) == pictures > 0 else "picture"))
         count, rate = len(self.entries), len(self.entries) / max(seconds, 1e-9)
         named = ", ".join(written[:-1]) + (" and " if len(written) > 1 else "") + written[-1]
-        return [f"{named} in {self.folder}/", f"{_counted(count, 'image')} in {seconds:.1f} s, {rate:.1f} images/s"]
+        return [f"{named} in {self.folder}/", f"{counted(count, 'image')} in {seconds:.1f} s, {rate:.1f} images/s"]
 
     def _draw(self, item: Item, detections: Any) -> None:
         iou = None if self.output.agnostic_nms == "never" else AGNOSTIC_IOU
@@ -233,10 +235,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def _file_name(text: str) -> str:

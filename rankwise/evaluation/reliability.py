@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rankwise.evaluation.calibration import Calibration, calibration_data, cross_fitted
 from rankwise.evaluation.matching import Matches
+from rankwise.files.names import counted
 from rankwise.models.score_map import ScoreMap
 from rankwise.numpy_boxes import paired_iou
 
@@ -71,9 +72,10 @@ class ReliabilityCheck:
         if self.before.ece is None or self.after.ece is None:
             return "no detection has a calibrated score above 0.05, so the calibration error is unknown"
         how = "cross-validated" if self.cross_fitted else "with the stored calibration"
+        count = counted(sum(self.after.count), "detection")
         return (
             f"calibration error {self.before.ece:.3f} with raw scores, {self.after.ece:.3f} with calibrated ones "
-            f"(LaECE {self.before.laece:.3f} and {self.after.laece:.3f}; {sum(self.after.count):,} detections, {how})"
+            f"(LaECE {self.before.laece:.3f} and {self.after.laece:.3f}; {count}, {how})"
         )
 
 

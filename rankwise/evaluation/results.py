@@ -83,10 +83,6 @@ def write_results(
 def read_results(path: Path | str, category_ids: Sequence[int]) -> dict[int, Detections]:
     """Reads a COCO results file; images without detections are absent.
 
-    Args:
-        path: The file.
-        category_ids: The category id of each label.
-
     Raises:
         ValueError: If the file has a category that is not in ``category_ids``.
     """
@@ -134,11 +130,7 @@ def _is_detection(entry: dict[str, Any]) -> bool:
 
 
 def set_damaged_aside(run: Path) -> list[str]:
-    """Renames unreadable results of a run, so that they can be created again; returns the messages.
-
-    Args:
-        run: The run folder.
-    """
+    """Renames unreadable results of a run, so that they can be created again; returns the messages."""
     notes = []
     for name, read in (("eval.json", lambda path: read_thresholds(path.parent, ())), ("detections.json", _entries)):
         path = run / name

@@ -8,7 +8,7 @@ import numpy as np
 
 from rankwise.evaluation.calibration import describe
 from rankwise.evaluation.thresholds import WIDE
-from rankwise.files import names
+from rankwise.files.names import brief
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
-    """The summary, and below it the classes, the rare ones first.
-
-    Args:
-        evaluation: The evaluation.
-    """
+    """The summary, and below it the classes, the rare ones first."""
     from rich.table import Table
 
     whole = Table.grid()
@@ -46,8 +42,8 @@ def _summary(evaluation: Evaluation) -> Table:
     for name in (*numbers, *coefficients):
         table.add_column(name, justify="right", style="bold" if name == "AP" else None)
     table.add_row(
-        *(shown(getattr(evaluation, name.lower())) for name in numbers),
-        *(shown(getattr(evaluation.correlation, name.lower()), 3) for name in coefficients),
+        *(decimals(getattr(evaluation, name.lower())) for name in numbers),
+        *(decimals(getattr(evaluation.correlation, name.lower()), 3) for name in coefficients),
     )
     return table
 
@@ -77,9 +73,9 @@ def _classes(evaluation: Evaluation) -> Table:
         percent = (None if value is None else 100 * value for value in (cut.f1, cut.precision, cut.recall))
         # A run has one threshold per class, and none for all classes together.
         given = evaluation.given_thresholds and row == len(rows)
-        last = ["–" if given else shown(cut.score, 3)] + ([_interval(cut, "–")] if known else [])
-        label = Text(names.shown(name))
-        table.add_row(label, f"{count:,}", shown(ap), *(shown(value) for value in percent), *last)
+        last = ["–" if given else decimals(cut.score, 3)] + ([_interval(cut, "–")] if known else [])
+        label = Text(brief(name))
+        table.add_row(label, f"{count:,}", decimals(ap), *(decimals(value) for value in percent), *last)
     return table
 
 
@@ -91,11 +87,7 @@ def _interval(threshold: Threshold, between: str = " to ") -> str:
 
 
 def score_lines(evaluation: Evaluation) -> list[str]:
-    """Lines about the scores of an evaluation; empty if they are raw.
-
-    Args:
-        evaluation: The evaluation.
-    """
+    """Lines about the scores of an evaluation; empty if they are raw."""
     if evaluation.calibration is None or evaluation.reliability is None:
         return []
     thresholds, classes = evaluation.thresholds, list(evaluation.per_class)
@@ -119,6 +111,6 @@ def score_lines(evaluation: Evaluation) -> list[str]:
     return lines
 
 
-def shown(value: float | None, digits: int = 1) -> str:
+def decimals(value: float | None, digits: int = 1) -> str:
     """A number as text, a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"

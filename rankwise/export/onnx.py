@@ -26,11 +26,7 @@ Nms = Literal["inside", "outside"]
 
 
 class Network(nn.Module):
-    """The exported part of a detector: from images of bytes to scores and boxes of all anchors.
-
-    Args:
-        detector: The detector.
-    """
+    """The exported part of a detector: from images of bytes to scores and boxes of all anchors."""
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 #: Control characters, line and paragraph separators, marks that reverse the direction of text, and lone surrogates,
@@ -11,8 +13,8 @@ _UNPRINTABLE = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
 
-#: Maximum length of a value in a message.
-_LONGEST = 200
+#: Maximum length of a class name, of another value in a message, and of a line of a message.
+_NAME, _VALUE, _LINE = 60, 200, 2000
 
 
 def shown(name: object) -> str:
@@ -21,8 +23,13 @@ def shown(name: object) -> str:
 
 
 def shown_lines(text: object) -> str:
-    """A whole message for printing: like :func:`shown`, but line breaks are kept."""
-    return "\n".join(map(shown, str(text).split("\n")))
+    """A whole message for printing: like :func:`shown`, but line breaks are kept and long lines are shortened."""
+    return "\n".join(_bounded(shown(line), _LINE) for line in str(text).split("\n"))
+
+
+def brief(name: str) -> str:
+    """The name of a class for a message or a table: escaped, and shortened if it is long."""
+    return _bounded(shown(name), _NAME)
 
 
 def message_of(error: BaseException) -> str:
@@ -36,8 +43,43 @@ def shortened(value: Any) -> str:
     """A value from a file, quoted for a message: escaped, and shortened if it is long."""
     if isinstance(value, list | tuple | dict) and len(value) > 20:
         return f"{type(value).__name__} of {len(value):,} values"
-    text = shown(repr(value))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    return _bounded(shown(repr(value)), _VALUE)
+
+
+def listed(names: Sequence[str], most: int | None = None) -> str:
+    """Names of classes in a row; of more than ``most``, the number of the others."""
+    rest = len(names) - most if most else 0
+    return ", ".join(map(brief, names[:most])) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _bounded(text: str, most: int) -> str:
+    """A text with its beginning and end if it is too long."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} … ({len(text):,} characters) … {text[-(most // 4) :]}"
+
+
+def counted(count: int, word: str, plural: str = "") -> str:
+    """A number with its noun, such as "1 box" or "2,000 boxes"; the plural is the word with an s by default."""
+    return f"{count:,} {word if count == 1 else plural or f'{word}s'}"
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str, most: int = 1, cutoff: float = 0.6) -> str:
+    """A phrase with the known names that are closest to a mistyped one.
+
+    Args:
+        word: The mistyped name.
+        known: The known names.
+        otherwise: The phrase if none is close.
+        most: Maximum number of names.
+        cutoff: How similar a name must be, from 0 to 1.
+    """
+    names = {name.lower(): name for name in known}
+    last = word.lower().rpartition(".")[2].lstrip("-")
+    close = [name for name in names if name.rpartition(".")[2].lstrip("-") == last]  # a flag without its section
+    close += [name for name in get_close_matches(word.lower(), names, most, cutoff) if name not in close]
+    quoted = [names[name] if name.startswith("--") else repr(names[name]) for name in close[:most]]
+    return f"did you mean {' or '.join(quoted)}?" if quoted else otherwise
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -80,7 +80,8 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(_decoded(text) if isinstance(text, bytes) else text)
     except json.JSONDecodeError as error:
-        raise ParseError(f"not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}") from error
+        what = error.msg.removesuffix(" at").removesuffix(" starting")
+        raise ParseError(f"not valid JSON: {what} in line {error.lineno}, column {error.colno}") from error
     except RecursionError as error:
         raise ParseError("not valid JSON: it is nested too deeply") from error
     except ParseError:

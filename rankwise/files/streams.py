@@ -15,9 +15,6 @@ class LastingStream:
 
     Characters that cannot be encoded, such as lone surrogates in file names, are escaped.
 
-    Args:
-        stream: The stream.
-
     Attributes:
         lost: The error that ended the output, if any.
     """

@@ -103,9 +103,6 @@ def is_folder(images: Any) -> bool:
 def frames(source: Path | Camera) -> Iterator[Frame]:
     """The frames of a video or camera.
 
-    Args:
-        source: The file or camera.
-
     Raises:
         DataError: If it cannot be read, or OpenCV is not installed.
     """

@@ -13,11 +13,11 @@ from torchvision.ops import box_convert
 
 from rankwise.evaluation import best_thresholds, detection_table, match, object_table
 
-Found = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _Framework:
     """How to calibrate the models of a framework.
 
     Attributes:
@@ -27,7 +27,7 @@ class _Kind:
         power: The reported score is the sigmoid of the class to this power.
     """
 
-    detect: Callable[[Any], Iterator[tuple[Found, Found]]]
+    detect: Callable[[Any], Iterator[tuple[Tensors, Tensors]]]
     biases: list[nn.Parameter]
     threshold: float
     power: float = 1.0
@@ -54,14 +54,14 @@ def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None)
         TypeError: If the model is not supported.
         ValueError: If the model has softmax scores, or has no correct detection in these images.
     """
-    kind = _kind(model)
-    threshold = kind.threshold if threshold is None else threshold
+    framework = _framework(model)
+    threshold = framework.threshold if threshold is None else threshold
     if not 0 < threshold < 1:
         raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
-    detections: dict[int, Found] = {}
+    detections: dict[int, Tensors] = {}
     annotations: list[dict[str, Any]] = []
     labels = 0
-    for found, truth in (pair for batch in loader for pair in kind.detect(batch)):
+    for found, truth in (pair for batch in loader for pair in framework.detect(batch)):
         number = len(detections)
         detections[number] = {name: found[name].cpu() for name in ("boxes", "scores", "labels")}
         corners = box_convert(truth["boxes"].cpu(), "xyxy", "xywh").tolist()
@@ -78,8 +78,8 @@ def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None)
     best = best_thresholds(matches, [str(label) for label in range(labels)]).overall
     if not best.f1:
         raise ValueError("the model has no correct detection in these images at any threshold; train it first")
-    shift = _logit(threshold ** (1 / kind.power)) - _logit(best.score ** (1 / kind.power))
-    for bias in kind.biases:
+    shift = _logit(threshold ** (1 / framework.power)) - _logit(best.score ** (1 / framework.power))
+    for bias in framework.biases:
         bias.add_(shift)
     return shift
 
@@ -89,18 +89,23 @@ def _logit(score: float) -> float:
     return math.log(score / (1 - score))
 
 
-def _kind(model: Any) -> _Kind:
+def _framework(model: Any) -> _Framework:
     package = type(model).__module__.partition(".")[0]
-    kinds = {"torchvision": _torchvision, "transformers": _transformers, "ultralytics": _ultralytics, "rfdetr": _rfdetr}
-    if package not in kinds:
+    frameworks = {
+        "torchvision": _torchvision,
+        "transformers": _transformers,
+        "ultralytics": _ultralytics,
+        "rfdetr": _rfdetr,
+    }
+    if package not in frameworks:
         raise TypeError(
-            f"calibrate supports detectors of {', '.join(kinds)}, not {type(model).__name__}; for a run of rankwise "
-            f"train, use the command rankwise eval"
+            f"calibrate supports detectors of {', '.join(frameworks)}, not {type(model).__name__}; for a run of "
+            f"rankwise train, use the command rankwise eval"
         )
-    return kinds[package](model)
+    return frameworks[package](model)
 
 
-def _torchvision(model: Any) -> _Kind:
+def _torchvision(model: Any) -> _Framework:
     from torchvision.models.detection import FCOS, RetinaNet
 
     if not isinstance(model, RetinaNet | FCOS):
@@ -108,7 +113,7 @@ def _torchvision(model: Any) -> _Kind:
     if isinstance(model, FCOS) and bool(model.head.regression_head.bbox_ctrness.weight.any()):
         raise ValueError("this FCOS multiplies its scores by centerness; train it with use_ranking, which removes it")
 
-    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+    def detect(batch: Any) -> Iterator[tuple[Tensors, Tensors]]:
         kept, training = model.score_thresh, model.training
         model.eval().score_thresh = 0.0
         try:
@@ -118,10 +123,10 @@ def _torchvision(model: Any) -> _Kind:
             model.train(training).score_thresh = kept
 
     biases = [model.head.classification_head.cls_logits.bias]
-    return _Kind(detect, biases, 0.5, 0.5 if isinstance(model, FCOS) else 1.0)
+    return _Framework(detect, biases, 0.5, 0.5 if isinstance(model, FCOS) else 1.0)
 
 
-def _transformers(model: Any) -> _Kind:
+def _transformers(model: Any) -> _Framework:
     heads = [module for name, module in model.named_modules() if "class_embed" in name.split(".")]
     layers = [layer for head in heads for layer in head.modules() if isinstance(layer, nn.Linear)]
     biases = list(
@@ -130,7 +135,7 @@ def _transformers(model: Any) -> _Kind:
     if not biases:
         raise ValueError(f"{type(model).__name__} has no sigmoid scores of fixed classes to shift")
 
-    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+    def detect(batch: Any) -> Iterator[tuple[Tensors, Tensors]]:
         training = model.training
         model.eval()
         outputs = model(pixel_values=batch["pixel_values"].to(model.device))
@@ -144,28 +149,28 @@ def _transformers(model: Any) -> _Kind:
             objects = {"boxes": box_convert(truth["boxes"], "cxcywh", "xyxy"), "labels": truth["class_labels"]}
             yield found | {"labels": where[image] % classes}, objects
 
-    return _Kind(detect, biases, 0.5)
+    return _Framework(detect, biases, 0.5)
 
 
-def _ultralytics(model: Any) -> _Kind:
+def _ultralytics(model: Any) -> _Framework:
     head = model.model.model[-1]
     branches = [getattr(head, name, None) for name in ("cv3", "one2one_cv3")]
     biases = [level[-1].bias for branch in branches if branch is not None for level in branch]
 
-    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+    def detect(batch: Any) -> Iterator[tuple[Tensors, Tensors]]:
         for image, truth in zip(*batch, strict=True):
             boxes = model.predict(image, conf=1e-9, verbose=False, max_det=100)[0].boxes
             yield {"boxes": boxes.xyxy, "scores": boxes.conf, "labels": boxes.cls.long()}, truth
         model.predictor = None  # it keeps a copy of the weights
 
-    return _Kind(detect, biases, 0.25)
+    return _Framework(detect, biases, 0.25)
 
 
-def _rfdetr(model: Any) -> _Kind:
-    def detect(batch: Any) -> Iterator[tuple[Found, Found]]:
+def _rfdetr(model: Any) -> _Framework:
+    def detect(batch: Any) -> Iterator[tuple[Tensors, Tensors]]:
         for image, truth in zip(*batch, strict=True):
             found = model.predict(image, threshold=0.0)
             parts = {"boxes": found.xyxy, "scores": found.confidence, "labels": found.class_id}
             yield {name: torch.as_tensor(part) for name, part in parts.items()}, truth
 
-    return _Kind(detect, [model.model.model.class_embed.bias], 0.5)
+    return _Framework(detect, [model.model.model.class_embed.bias], 0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import pickle
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwise.errors import ModelError
+from rankwise.files.names import did_you_mean
 from rankwise.models.deformable import make_deformable
 from rankwise.models.pretrained import locate
 from rankwise.models.settings import BackboneSettings
@@ -120,8 +120,7 @@ class Backbone(nn.Module):
 def _create(settings: BackboneSettings, **more: Any) -> Any:
     arguments = {"pretrained": settings.pretrained is True, "features_only": True, **settings.args, **more}
     if not timm.is_model(settings.name):  # refuses hub addresses too: untrusted files must not access them
-        close = difflib.get_close_matches(settings.name, timm.list_models(), n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "timm.list_models() has all names"
+        hint = did_you_mean(settings.name, timm.list_models(), "timm.list_models() has all names", most=3)
         raise ModelError(f"timm has no backbone {settings.name!r}: {hint}")
     try:
         return timm.create_model(settings.name, **arguments)
@@ -182,7 +181,7 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ModelError(f"{path}: no such file of backbone weights")
+        raise ModelError(f"{path}: no such weights file")
     if path.suffix == ".safetensors":
         try:
             return safetensors.torch.load_file(path)

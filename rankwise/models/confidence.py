@@ -45,7 +45,7 @@ class Confidence:
         """
         if not 0 < precision < 1:
             raise ModelError(f"precision is {precision}: give the desired fraction of correct boxes, such as 0.9")
-        if not self.precisions:
+        if not self.thresholds and not self.precisions:
             raise ModelError(
                 f"precision is {precision}, but this detector has no calibration and no thresholds by precision; "
                 f"{HOW_TO_CALIBRATE}"
@@ -53,10 +53,8 @@ class Confidence:
         for known, score, low, high in self.precisions:
             if known >= precision - 1e-9:
                 return score, low, high
-        raise ModelError(
-            f"precision is {precision}, but on the validation images no threshold reached more than "
-            f"{self.precisions[-1][0]:g}"
-        )
+        most = f"more than {self.precisions[-1][0]:g}" if self.precisions else "even 0.05"
+        raise ModelError(f"precision is {precision}, but on the validation images no threshold reached {most}")
 
     def select(
         self,

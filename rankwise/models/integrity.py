@@ -70,10 +70,6 @@ def no_larger_than(tensors: Mapping[str, Tensor], path: Path) -> Iterator[None]:
     A few bytes in a file may describe a billion layers. The check stops at the first excess layer, before its weights
     are filled.
 
-    Args:
-        tensors: The tensors of the file.
-        path: The file.
-
     Raises:
         ModelError: If the detector is larger.
     """

@@ -34,11 +34,7 @@ class Weights:
 
 
 def locate(name: str) -> Weights:
-    """Locates the ImageNet weights of a timm network, within ``PATIENCE`` seconds.
-
-    Args:
-        name: timm's name of the network.
-    """
+    """Locates the ImageNet weights of a timm network, within ``PATIENCE`` seconds."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     config = get_pretrained_cfg(name)

@@ -79,11 +79,7 @@ def _save(path: Path, tensors: dict[str, Tensor], description: dict[str, Any], m
 
 
 def find(run: Path) -> Path:
-    """The weights file of a run folder; a file is returned as it is.
-
-    Args:
-        run: The folder or file.
-    """
+    """The weights file of a run folder; a file is returned as it is."""
     if run.is_file():
         return run
     if not run.is_dir():
@@ -107,9 +103,6 @@ def unevaluated(run: Path) -> str | None:
 
 def read(path: Path) -> Content:
     """Reads a weights file.
-
-    Args:
-        path: The file.
 
     Raises:
         ModelError: If it is damaged or not a detector.
@@ -177,12 +170,7 @@ def fill(detector: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None
 
 
 def store_confidence(path: Path, confidence: Confidence) -> None:
-    """Stores calibration and thresholds in the weights file of a detector, atomically.
-
-    Args:
-        path: The file.
-        confidence: The new calibration and thresholds.
-    """
+    """Stores calibration and thresholds in the weights file of a detector, atomically."""
     content = read(path)
     if content.confidence is not None and content.confidence.to_dict() == confidence.to_dict():
         return

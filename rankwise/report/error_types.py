@@ -195,10 +195,6 @@ def ap50_gains(errors: Errors, classes: int) -> dict[ErrorType, float | None]:
     """The increase in AP50 (in percent) if all errors of one type were corrected, as defined by TIDE.
 
     None if there are no objects, because AP is then undefined.
-
-    Args:
-        errors: The errors.
-        classes: The number of classes.
     """
     detections, objects = errors.matches.detections, errors.matches.objects
     if objects.crowd.all():

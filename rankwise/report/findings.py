@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rankwise.evaluation.tabulate import shown
+from rankwise.evaluation.tabulate import decimals
 from rankwise.report.error_types import ERRORS, ErrorType
 from rankwise.report.runs import RunData
 
@@ -28,7 +28,7 @@ def findings(run: RunData) -> list[str]:
     if evaluation.ap is None:
         return [f"The {evaluation.images:,} images have no objects, so there are no metrics."]
     sentences = [
-        f"AP {shown(evaluation.ap)} (AP50 {shown(evaluation.ap50)}, AP75 {shown(evaluation.ap75)}) on "
+        f"AP {decimals(evaluation.ap)} (AP50 {decimals(evaluation.ap50)}, AP75 {decimals(evaluation.ap75)}) on "
         f"{evaluation.images:,} images with {evaluation.objects:,} objects of {_classes(len(run.classes))}."
     ]
     best = evaluation.thresholds.overall

@@ -128,11 +128,7 @@ def run_data(measured: EvaluatedRun, name: str) -> RunData:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``. Incomplete lines, as after a kill, and lines without a step are skipped.
-
-    Args:
-        path: The file.
-    """
+    """The lines of a ``metrics.jsonl``. Incomplete lines, as after a kill, and lines without a step are skipped."""
     rows = []
     for line in read_bytes(path, limit=2**32).splitlines():
         try:

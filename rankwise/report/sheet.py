@@ -102,10 +102,6 @@ def box_rows(errors: Errors, image_id: int) -> dict[str, list[Any]]:
     ``detections``: x1, y1, x2, y2, score, label, type, IoU, and the index of the object that the type refers to (-1 for
     none), in descending order of score. ``objects``: the score of the detection that matches each object, and the
     highest score of a class or localization error that refers to it; None if there is none.
-
-    Args:
-        errors: The errors of the run.
-        image_id: The image id.
     """
     table, objects = errors.matches.detections, errors.matches.objects
     first, stop = np.searchsorted(table.image_ids, (image_id, image_id + 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,9 +153,9 @@ def with_advice(error: Exception, folder: Path, rank: int) -> Exception:
             f"or --model.input.short_side needs a new run. --data.workers also uses main memory. Resume with: "
             f"{again} --train.accumulate 2"
         )
-    if died := re.search(r"DataLoader worker \(pid.*?\) (exited unexpectedly|is killed by signal: [\w ]+)", text):
+    if text.startswith("a loader worker died"):
         return TrainingStopped(
-            f"a loader worker died ({died.group()}). Usually memory ran out: use fewer --data.workers or smaller "
+            f"{text.partition(';')[0]}. Usually memory ran out: use fewer --data.workers or smaller "
             f"images; --data.workers 0 shows the error. Resume with: {again}"
         )
     if isinstance(error, RuntimeError) and _any_in(_LOST, text):

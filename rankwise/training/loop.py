@@ -27,7 +27,7 @@ from rankwise.distributed import (
 )
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
 from rankwise.evaluation.results import EvaluatedRun
-from rankwise.evaluation.tabulate import shown
+from rankwise.evaluation.tabulate import decimals
 from rankwise.files.writing import make_folder, write_text
 from rankwise.models import Detector
 from rankwise.models.init import initialize
@@ -370,8 +370,8 @@ class Run:
                 # Without validation objects there is no AP: the latest detector is then as good as any.
                 best = ap > at.best_ap or result.ap is None
                 self.tracker.say(
-                    f"epoch {at.epoch + 1}: AP {shown(result.ap)}  AP50 {shown(result.ap50)}  "
-                    f"AP75 {shown(result.ap75)}{'  (best so far)' if best else ''}"
+                    f"epoch {at.epoch + 1}: AP {decimals(result.ap)}  AP50 {decimals(result.ap50)}  "
+                    f"AP75 {decimals(result.ap75)}{'  (best so far)' if best else ''}"
                 )
                 if best:
                     at.best_ap = ap

@@ -48,11 +48,6 @@ class Plan:
     def of(cls, settings: TrainSettings, steps_per_epoch: int, at: Progress) -> Plan:
         """The plan for a number of epochs. With a time budget, a provisional one or that of a resumed run.
 
-        Args:
-            settings: The training settings.
-            steps_per_epoch: Steps in an epoch.
-            at: The progress of the run.
-
         Raises:
             SettingsError: If the progress is further in its epoch than the epoch is long.
         """

@@ -16,11 +16,7 @@ SAME_SECONDS = 2.0
 
 
 class Interrupted(Exception):
-    """The run was stopped by a signal, has saved its state and can be resumed.
-
-    Args:
-        number: The signal.
-    """
+    """The run was stopped by a signal, has saved its state and can be resumed."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)

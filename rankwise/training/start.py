@@ -11,6 +11,7 @@ import torch
 from rankwise.config.recipe import Recipe
 from rankwise.data.balance import balance_lines
 from rankwise.data.dataset import DetectionDataset
+from rankwise.files.names import brief, counted, listed
 from rankwise.images.settings import InputSettings
 
 #: Warn if the most frequent class has this many times the boxes of the rarest.
@@ -36,16 +37,13 @@ def announcement(
         val: The validation images.
         weights: The source of the initial weights.
     """
-    number = torch.get_num_threads()
-    threads = f", {number} thread{'s' if number > 1 else ''}" if device.type == "cpu" else ""
+    threads = f", {counted(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else ""
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    names = ", ".join(train.classes[:NAMES]) + (", …" if len(train.classes) > NAMES else "")
-    count = len(train.classes)
     sizes = recipe.model.input
     return [
         f"device    {device}{name}{threads}, precision {recipe.train.precision}",
         f"images    {len(train):,} for training{_boxes(train)}, {len(val):,} for validation{_boxes(val)}",
-        f"classes   {count}: {names}",
+        f"classes   {len(train.classes)}: {listed(train.classes, NAMES)}",
         f"detector  {recipe.model.backbone.name} at {sizes.short_side} × {sizes.max_side} pixels at most, "
         f"{type(recipe.loss).__name__}, {type(recipe.assign).__name__}",
         f"weights   {weights}",
@@ -63,8 +61,8 @@ def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = Fal
     (few, rare), (many, frequent) = counts[0], counts[-1]
     if many >= UNEVEN * max(few, 1) or few == 0 < many:
         lines.append(
-            f"uneven    {frequent!r} has {many:,} boxes, {rare!r} has {few:,}: expect a lower AP for rare classes"
-            + ("" if balanced else "; --data.balance samples their images more often")
+            f"uneven    '{brief(frequent)}' has {many:,} boxes, '{brief(rare)}' has {few:,}: expect a lower AP for "
+            "rare classes" + ("" if balanced else "; --data.balance samples their images more often")
         )
     shorter, seen = [], []
     for record in train.records:
@@ -93,4 +91,4 @@ def _boxes(dataset: DetectionDataset) -> str:
     if not isinstance(dataset.records, list):
         return ""
     count = sum(int((~record.iscrowd).sum()) for record in dataset.records)
-    return f" with {count:,} {'box' if count == 1 else 'boxes'}"
+    return f" with {counted(count, 'box', 'boxes')}"

@@ -145,13 +145,7 @@ def _progress(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_checkpoint(folder: Path, name: str, fabric: Fabric) -> dict[str, Any] | None:
-    """Reads the checkpoint of a run, in all processes; None if the run was stopped before the first one.
-
-    Args:
-        folder: The run folder.
-        name: File name of the checkpoint.
-        fabric: The processes.
-    """
+    """Reads the checkpoint of a run, in all processes; None if the run was stopped before the first one."""
     state, last = None, folder / LAST
     with all_raise():
         if fabric.is_global_zero:
@@ -165,12 +159,7 @@ def read_checkpoint(folder: Path, name: str, fabric: Fabric) -> dict[str, Any] |
 
 
 def fixed_settings(recipe: Recipe, dataset: DetectionDataset) -> dict[str, Any]:
-    """The settings that determine the images of a step and the meaning of the saved state.
-
-    Args:
-        recipe: The recipe of the run.
-        dataset: The training images.
-    """
+    """The settings that determine the images of a step and the meaning of the saved state."""
     return {
         "classes": list(dataset.classes),
         "training images": len(dataset),

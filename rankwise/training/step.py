@@ -23,11 +23,7 @@ DIFFERENTIABLE = ("logits", "boxes", "distribution")
 
 
 class PlainForward(nn.Module):
-    """The detector with its predictions as a plain dict, as Fabric and DDP require.
-
-    Args:
-        detector: The detector.
-    """
+    """The detector with its predictions as a plain dict, as Fabric and DDP require."""
 
     def __init__(self, detector: Detector) -> None:
         super().__init__()

@@ -38,9 +38,6 @@ class Stopwatch:
 
     On a GPU, parts can only be timed by waiting for the device, so only requested steps are measured. The first steps,
     which include compilation, are dropped once there are more.
-
-    Args:
-        device: The training device.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from rankwise.assign import PAA
 from rankwise.evaluation.figures import save_figure
-from rankwise.evaluation.pair_figures import CandidateScores, candidate_scores, object_clusters, score_distributions
+from rankwise.evaluation.paa_figures import CandidateScores, candidate_scores, object_clusters, score_distributions
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Datasets of every format are detected and opened with the boxes that were written."""
 
+import io
 import json
 import os
 import shutil
@@ -21,10 +22,11 @@ from data_folders import (
     write_yolo_folder,
     yolo_lines,
 )
+from rich.console import Console
 
 from rankwise.config.datasets import open_datasets, open_split
 from rankwise.config.settings import DataSettings
-from rankwise.data import DataError, ShapesDataset, check, open_dataset, write_coco
+from rankwise.data import DataError, ShapesDataset, check, open_dataset, print_report, write_coco
 from rankwise.data.folder import Folder
 from rankwise.data.formats import find_source
 from rankwise.images.settings import InputSettings
@@ -292,6 +294,48 @@ def test_difficult_objects_of_voc_are_crowd(tmp_path):
     assert record.iscrowd.tolist() == picture.crowd
 
 
+@pytest.mark.parametrize("value", ["maybe", "2", "-1", "x" * 200_000])
+def test_an_unreadable_difficult_of_voc_is_a_fault_and_a_missing_one_means_no(tmp_path, value):
+    root = write_voc_folder(tmp_path / "voc")
+    path = root / "Annotations" / f"{pictures(20)[5].stem}.xml"
+    text = path.read_text()
+    path.write_text(text.replace("<difficult>0</difficult>", "", 1))
+    before = open_dataset(root)
+    path.write_text(text.replace("<difficult>0<", f"<difficult>{value}<", 1))
+    with pytest.raises(DataError, match="1 fault") as caught:
+        open_dataset(root)
+    said = str(caught.value)
+    assert f"object 1 has '{value[:50]}" in said
+    assert "as <difficult>; give 0, or 1 for an object to ignore" in said
+    assert len(said) < 2000
+    skipped = open_dataset(root, skip_bad=True)
+    boxes = [sum(len(record.boxes) for record in dataset.records) for dataset in (before, skipped)]
+    assert boxes[0] == boxes[1] + 1
+
+
+def test_long_class_names_are_shortened_in_messages_and_tables(tmp_path):
+    content = coco_content(pictures(10))
+    longest = "n" * 200_000
+    content["categories"][0]["name"] = longest
+    for picture in pictures(10):
+        save(picture, tmp_path / "images")
+    (tmp_path / "annotations").mkdir()
+    path = tmp_path / "annotations" / "instances_default.json"
+    path.write_text(json.dumps(content))
+    assert longest in open_dataset(tmp_path).classes
+    with pytest.raises(DataError, match=r"has the classes nnn.*\(200,000 characters\).*use the same names") as caught:
+        open_dataset(tmp_path, classes=["other"])
+    assert len(str(caught.value)) < 1000
+    output = io.StringIO()
+    print_report(check(tmp_path), Console(file=output, width=80))
+    assert len(output.getvalue()) < 10_000
+    content["categories"][1]["name"] = longest
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"are both called 'nnn.*characters") as caught:
+        open_dataset(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
 def test_voc_files_beside_their_images(tmp_path):
     for seed, split in enumerate(["train", "valid"]):
         for picture in pictures(5, seed):
@@ -516,4 +560,4 @@ def test_an_error_shows_ten_faults_and_counts_the_rest(coco_folder):
     assert "the train split has 14 faults:" in lines[0]
     assert Counter("category 1" in line for line in lines)[True] == 10
     assert "… and 4 more: rankwise data check" in lines[-2]
-    assert "set skip_bad to skip such images and boxes" in lines[-1]
+    assert "set --data.skip_bad (in Python skip_bad=True) to skip such images and boxes" in lines[-1]

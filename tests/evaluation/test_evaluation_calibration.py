@@ -233,6 +233,8 @@ def test_a_precision_uses_the_next_higher_measured_one_or_raises() -> None:
     assert known.at_precision(0.85) == (0.6, 0.5, 0.7)
     with pytest.raises(ModelError, match=r"no threshold reached more than 0\.9"):
         known.at_precision(0.95)
+    with pytest.raises(ModelError, match=r"no threshold reached even 0\.05"):
+        Confidence(None, {"a": 0.5}).at_precision(0.9)
     with pytest.raises(ModelError, match="give the desired fraction"):
         known.at_precision(90)
     with pytest.raises(ModelError, match="rankwise eval"):

@@ -55,6 +55,14 @@ def test_input_images_are_never_overwritten(tmp_path, monkeypatch, capsys):
     assert f"photos/a.png: 0 objects, drawn in {photos / drawn['photos/a.png']}\n" in capsys.readouterr().out
 
 
+def test_one_object_is_not_called_objects(tmp_path, capsys):
+    Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
+    one = {"boxes": np.array([[1.0, 1, 4, 4]]), "scores": np.array([0.5]), "labels": np.array([0])}
+    for found, said in ((NOTHING, "0 objects"), (one, "1 object")):
+        predict_files([tmp_path / "a.png"], Output(tmp_path / "out"), read_pixels, lambda _, now=found: [now], ["cat"])
+        assert f"a.png: {said}\n" in capsys.readouterr().out
+
+
 def test_images_of_an_earlier_call_are_replaced(tmp_path):
     Image.new("RGB", (8, 6)).save(tmp_path / "a.png")
     for _ in range(2):

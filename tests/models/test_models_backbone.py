@@ -60,7 +60,7 @@ def test_unused_stages_are_removed() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (BackboneSettings("resnet5"), "timm has no backbone 'resnet5': did you mean resnet"),
+        (BackboneSettings("resnet5"), "timm has no backbone 'resnet5': did you mean 'resnet"),
         (BackboneSettings("resnet18", strides=(8, 64)), "no feature of stride 64: .* 2, 4, 8, 16, 32"),
         (BackboneSettings("resnet18", args={"widht": 3}), "timm could not create .*widht"),
         (replace(SLIM, frozen_stages=6), "frozen_stages is 6, but resnet10t has 5 stages"),

@@ -262,14 +262,20 @@ def workers_of(pid):
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers by /proc")
-def test_a_dead_worker_gives_a_clear_message(tmp_path):
-    run = live(*TINY, "--data.workers=2", "--epochs=200", "--run", tmp_path / "run", log=tmp_path / "log")
+def test_a_dead_worker_gives_a_clear_message_and_the_run_is_saved(tmp_path):
+    # Without checkpoints by time: the only one is that of the failure.
+    flags = ["--data.workers=2", "--epochs=200", "--train.checkpoint_minutes=0", "--train.evaluate_every=200"]
+    run = live(*TINY, *flags, "--run", tmp_path / "run", log=tmp_path / "log")
     wait_for(lambda: last_step(tmp_path / "run") >= 2)
     os.kill(workers_of(run.pid)[0], signal.SIGKILL)
     assert run.wait() == 2
     assert "a loader worker died" in run.said
     assert "use fewer --data.workers" in run.said
     assert "Traceback" not in run.said
+    step = last_step(tmp_path / "run")
+    assert checkpoint(tmp_path / "run")["progress"]["step"] == step
+    said = finish("--resume", tmp_path / "run", f"--epochs={step // 5 + 1}", log=tmp_path / "log2")
+    assert f"resuming after step {step}" in said
 
 
 def little_memory():

@@ -16,6 +16,7 @@ from rankwise.cli import main
 from rankwise.config import choice
 from rankwise.config.recipe import parse_recipe
 from rankwise.data import open_dataset
+from rankwise.data.balance import balance_lines
 from rankwise.errors import ModelError
 from rankwise.evaluation import evaluate
 from rankwise.evaluation.thresholds import at_scores
@@ -73,6 +74,13 @@ def test_flags_override_the_chosen_recipe(data, offline):
     assert recipe.model.input.short_side == 96
     assert choice.prepare(words, "photos_mobilenet")[0] == "photos_mobilenet"
     assert choice.prepare(["--train.epochs=3"], None)[0] == "shapes"
+
+
+@pytest.mark.parametrize("batch", ["0", "-2", "²", "many"])
+def test_an_invalid_batch_size_gives_a_message_before_the_recipe_is_chosen_by_it(data, offline, capsys, batch):
+    with pytest.raises(SystemExit):
+        main(["train", "--data", str(data), "--batch-size", batch])
+    assert "--train.batch_size" in capsys.readouterr().err
 
 
 def test_the_batch_fits_the_dataset():
@@ -330,3 +338,7 @@ def test_imbalance_tiny_boxes_and_probable_mistakes_are_reported(tmp_path):
     assert "slips     1 box is less than 2 pixels" in said
     small = parse_recipe(["--config", "shapes", "--model.input.short_side=32", "--model.input.max_side=32"])
     assert "have a side below 8 pixels" in "\n".join(warnings(dataset, small.model.input))
+    assert balance_lines(dataset, False) == []
+    assert balance_lines(dataset, 0.001) == ["balance   no class is rare enough for its images to be repeated"]
+    (line,) = balance_lines(dataset, 0.9)
+    assert "images of rare classes are repeated, those with" in line

@@ -8,7 +8,7 @@ import yaml
 
 import rankwise.losses
 from rankwise.cli import VERBS, main
-from rankwise.evaluation.tabulate import shown
+from rankwise.evaluation.tabulate import decimals
 from rankwise.losses.base import Loss
 from rankwise.models import Detector
 
@@ -38,7 +38,7 @@ def test_a_run_is_a_folder_that_can_be_run_again(tmp_path, capsys):
         == {"recipe.yaml", "metrics.jsonl", "last.ckpt", "best.safetensors"} | results
     )
     page = (tmp_path / "run" / "report.html").read_text()
-    assert f"AP {shown(json.loads((tmp_path / 'run' / 'eval.json').read_text())['ap'])} (AP50" in page
+    assert f"AP {decimals(json.loads((tmp_path / 'run' / 'eval.json').read_text())['ap'])} (AP50" in page
     assert f"report    {tmp_path}/run/report.html" in capsys.readouterr().out
     recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
     assert recipe["loss"]["class_path"].endswith("APELoss")

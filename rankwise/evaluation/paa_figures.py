@@ -149,7 +149,7 @@ def object_clusters(scores: CandidateScores) -> Figure:
     return figure
 
 
-def draw_pair_figures(
+def draw_figures(
     out: Path, detector: Detector, dataset: DetectionDataset, assigner: PAA | None = None, images: int = 64
 ) -> list[Path]:
     """Draws both figures from the predictions for the first images of a dataset; returns the files.
