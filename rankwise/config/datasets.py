@@ -37,7 +37,8 @@ def open_split(
     """
     builtin = data.path == "shapes"
     if not builtin and not Path(data.path).exists():
-        raise DataError(f"{data.path}: no such folder; give the folder of a dataset, or 'shapes' for the built-in one")
+        what = "give that of a dataset (--data DIR), or 'shapes' for the built-in one"
+        raise DataError(f"{data.path}: no such folder; {what}")
     name = {"train": data.train, "val": data.val}.get(split, split)
     if named and name != split and (builtin or len(matching_splits(split, find_source(data.path).splits)) == 1):
         name = split

@@ -499,7 +499,7 @@ def test_image_folders_may_be_links_to_elsewhere(coco_folder, tmp_path):
 def test_folders_without_a_dataset_get_a_message_with_the_expected_layouts(tmp_path):
     with pytest.raises(DataError, match=r"no such folder; give the folder of a dataset$"):
         open_dataset(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no such folder; give the folder of a dataset, or 'shapes' for the"):
+    with pytest.raises(DataError, match=r"no such folder; give that of a dataset \(--data DIR\), or 'shapes' for the"):
         open_split(DataSettings(path=str(tmp_path / "nowhere")), "train")
     with pytest.raises(DataError, match=r"unknown format; found no files; .*; expected annotations/instances_<sp"):
         open_dataset(tmp_path)

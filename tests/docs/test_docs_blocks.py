@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from doc_blocks import PAGES, ROOT, Block, fenced, indented_commands, inline, of_all_pages
 from doc_commands import WrongCommand, check, check_names, check_yaml, commands
+from PIL import Image
 
 from rankwise.config.recipe import built_in_recipes
+from rankwise.data.outlines import CLASSES as SHAPES
+from rankwise.export import OnnxDetector
+from rankwise.models import Detector
 
+CLASSES = list(SHAPES)
 LANGUAGES = {"python", "bash", "yaml", "text"}
 #: What a page says about its blocks in words.
 GIVEN = {
@@ -63,17 +70,24 @@ def test_every_built_in_recipe_is_described() -> None:
     assert [name for name in built_in_recipes() if f"`{name}`" not in page] == []
 
 
-def test_the_tutorial_writes_the_files_it_mentions(workshop: Path) -> None:
-    for name in (
-        "runs/first/best.safetensors",
-        "runs/first/eval.json",
-        "runs/first/report.html",
-        "compare.html",
-        "found/predictions.json",
-        "runs/first/model.onnx",
-        "found_onnx/predictions.json",
-    ):
-        assert (workshop / name).stat().st_size > 0, name
+def test_the_tutorial_writes_the_files_it_mentions_with_what_it_says_of_them(workshop: Path) -> None:
+    run = workshop / "runs" / "first"
+    detector = Detector.load(run / "best.safetensors")
+    assert OnnxDetector(run / "model.onnx").classes == detector.classes == CLASSES
+    measured = json.loads((run / "eval.json").read_text())
+    images = sorted((workshop / "my_data" / "val").iterdir())
+    assert (measured["images"], list(measured["per_class"])) == (len(images), CLASSES)
+    assert 0 <= measured["ap"] <= measured["ap50"] <= 100
+    for page, names in ((run / "report.html", ["first"]), (workshop / "compare.html", ["focal", "first"])):
+        data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+        assert data is not None
+        assert [one["name"] for one in json.loads(data[1])["runs"]] == names
+    for folder in (workshop / "found", workshop / "found_onnx"):
+        entries = json.loads((folder / "predictions.json").read_text())
+        assert [Path(entry["image"]).name for entry in entries] == [path.name for path in images]
+        assert {thing["class"] for entry in entries for thing in entry["objects"]} <= set(CLASSES)
+        for entry, path in zip(entries, images, strict=True):
+            assert Image.open(folder / entry["picture"]).size == Image.open(path).size
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
