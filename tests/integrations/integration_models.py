@@ -30,6 +30,18 @@ from transformers import (
 )
 
 CLASSES = 8
+HGNET: dict[str, Any] = {
+    "stem_channels": [3, 16, 16],
+    "stage_in_channels": [16, 32, 64, 64],
+    "stage_mid_channels": [8, 16, 32, 32],
+    "stage_out_channels": [32, 64, 64, 128],
+    "stage_num_blocks": [1, 1, 1, 1],
+    "stage_numb_of_layers": [2, 2, 2, 2],
+    "depths": [1, 1, 1, 1],
+    "hidden_sizes": [32, 64, 64, 128],
+    "embedding_size": 16,
+    "out_features": ["stage2", "stage3", "stage4"],
+}
 RESNET: dict[str, Any] = {
     "embedding_size": 16,
     "hidden_sizes": [16, 32, 64, 128],
@@ -127,18 +139,7 @@ def rt_detr_v2() -> RTDetrV2ForObjectDetection:
 
 def d_fine() -> DFineForObjectDetection:
     """A D-FINE with two decoder layers."""
-    backbone = HGNetV2Config(
-        stem_channels=[3, 16, 16],
-        stage_in_channels=[16, 32, 64, 64],
-        stage_mid_channels=[8, 16, 32, 32],
-        stage_out_channels=[32, 64, 64, 128],
-        stage_num_blocks=[1, 1, 1, 1],
-        stage_numb_of_layers=[2, 2, 2, 2],
-        depths=[1, 1, 1, 1],
-        hidden_sizes=[32, 64, 64, 128],
-        embedding_size=16,
-        out_features=["stage2", "stage3", "stage4"],
-    )
+    backbone = HGNetV2Config(**HGNET)
     return DFineForObjectDetection(
         DFineConfig(
             backbone_config=backbone,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from integration_models import CLASSES, DETR, ENCODER_DECODER, RESNET
+from integration_models import CLASSES, DETR, ENCODER_DECODER, HGNET, RESNET
 from transformers import (
     BertConfig,
     ConditionalDetrConfig,
@@ -84,18 +84,7 @@ def rt_detr() -> RTDetrForObjectDetection:
 
 
 def deim_v2() -> Deimv2ForObjectDetection:
-    backbone = HGNetV2Config(
-        stem_channels=[3, 16, 16],
-        stage_in_channels=[16, 32, 64, 64],
-        stage_mid_channels=[8, 16, 32, 32],
-        stage_out_channels=[32, 64, 64, 128],
-        stage_num_blocks=[1, 1, 1, 1],
-        stage_numb_of_layers=[2, 2, 2, 2],
-        depths=[1, 1, 1, 1],
-        hidden_sizes=[32, 64, 64, 128],
-        embedding_size=16,
-        out_features=["stage2", "stage3", "stage4"],
-    )
+    backbone = HGNetV2Config(**HGNET)
     settings = ENCODER_DECODER | {"encoder_in_channels": [64, 64, 128], "freeze_backbone_batch_norms": False}
     return Deimv2ForObjectDetection(Deimv2Config(backbone_config=backbone, **settings))
 
