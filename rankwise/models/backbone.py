@@ -181,7 +181,7 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise ModelError(f"{path}: no such weights file")
+        raise ModelError(f"{path}: no such file of weights")
     if path.suffix == ".safetensors":
         try:
             return safetensors.torch.load_file(path)
