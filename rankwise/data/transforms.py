@@ -184,13 +184,7 @@ class TrainTransform:
 
 
 def resize(image: Tensor, target: Target, settings: InputSettings) -> tuple[Tensor, Target]:
-    """Resizes an image, uint8 [3, H, W], and its boxes to the input size, and stores the new size in the target.
-
-    Args:
-        image: The image.
-        target: Its target.
-        settings: The input settings of the detector.
-    """
+    """Resizes an image, uint8 [3, H, W], and its boxes to the input size, and stores the new size in the target."""
     resized = resize_for_input(image, settings)
     (height, width), size = image.shape[-2:], tuple(resized.shape[-2:])
     if size == (height, width):

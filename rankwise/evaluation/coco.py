@@ -220,14 +220,7 @@ def unique_names(classes: Sequence[str], category_ids: Sequence[int]) -> list[st
 def coco_eval(
     image_ids: NDArray[np.int64], objects: ObjectTable, detections: DetectionTable, num_classes: int
 ) -> COCOeval:
-    """hotcoco's evaluation of detections: matched, but not yet accumulated.
-
-    Args:
-        image_ids: All images, in ascending order.
-        objects: The objects.
-        detections: The detections.
-        num_classes: The number of classes.
-    """
+    """hotcoco's evaluation of detections: matched, but not yet accumulated; ``image_ids`` must ascend."""
     from hotcoco import COCO, COCOeval  # only imported for evaluations
 
     # Renumbered from 1: annotation ids may be 0 or repeat, image ids may be negative or too large for a float.

@@ -101,12 +101,7 @@ def _write(target: Path, runs: Sequence[RunData], images: int) -> None:
 
 
 def page_data(runs: Sequence[RunData], images: int = 100) -> dict[str, Any]:
-    """The contents of the page, as plain values.
-
-    Args:
-        runs: The runs.
-        images: Maximum number of images.
-    """
+    """The contents of the page, as plain values."""
     keys = list(dict.fromkeys(run.dataset_key for run in runs))
     datasets = []
     for key in keys:
@@ -159,9 +154,6 @@ def render(data: dict[str, Any]) -> str:
 
     The data is embedded as JSON without any ``<``, and the script inserts it as text, never as HTML. The content
     security policy allows this one script and no network connections.
-
-    Args:
-        data: The result of :func:`page_data`.
     """
     template = resources.files("rankwise.report") / "template"
     parts = [(template / name).read_text(encoding="utf-8") for name in SCRIPTS]

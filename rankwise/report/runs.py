@@ -99,12 +99,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
 
 
 def run_data(measured: EvaluatedRun, name: str) -> RunData:
-    """An evaluated run for a report.
-
-    Args:
-        measured: The run, its dataset and its evaluation.
-        name: Its name in the report.
-    """
+    """An evaluated run for a report."""
     metrics, dataset, settings = measured.run / "metrics.jsonl", measured.dataset, measured.settings
     evaluation, notes = measured.evaluation, _notes(measured, metrics.is_file())
     if evaluation.given_thresholds:

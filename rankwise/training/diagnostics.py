@@ -85,16 +85,7 @@ def joined(symptoms: Iterable[Symptoms]) -> Symptoms:
 
 
 def diagnosis(symptoms: Symptoms, in_a_row: int, lr: float, precision: str, model: nn.Module, folder: Path) -> str:
-    """The message after too many consecutive steps that were not finite.
-
-    Args:
-        symptoms: The symptoms of the last step.
-        in_a_row: The number of consecutive bad steps.
-        lr: The learning rate.
-        precision: The precision of the recipe.
-        model: The detector.
-        folder: The run folder.
-    """
+    """The message after too many consecutive steps that were not finite."""
     broken = broken_weight(model)
     weights = f" The weights are no longer finite either, first {broken}." if broken else ""
     return (

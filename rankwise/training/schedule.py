@@ -53,14 +53,7 @@ WARMUP_SHARE = 0.1
 
 
 def lr_factor(step: int, settings: ScheduleSettings, steps_per_epoch: int, steps: int) -> float:
-    """The factor on the learning rate at a step, counted from 0.
-
-    Args:
-        step: Number of steps so far.
-        settings: The schedule.
-        steps_per_epoch: Steps in an epoch.
-        steps: Length of the whole training.
-    """
+    """The factor on the learning rate at a step, counted from 0."""
     warmup, warmup_steps = 1.0, min(settings.warmup_steps, int(WARMUP_SHARE * steps))
     if step < warmup_steps:
         warmup = settings.warmup_start + (1 - settings.warmup_start) * step / warmup_steps

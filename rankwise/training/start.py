@@ -27,16 +27,7 @@ NAMES = 8
 def announcement(
     recipe: Recipe, folder: Path, device: torch.device, train: DetectionDataset, val: DetectionDataset, weights: str
 ) -> list[str]:
-    """The lines to print, in order.
-
-    Args:
-        recipe: The recipe.
-        folder: The run folder.
-        device: The device.
-        train: The training images.
-        val: The validation images.
-        weights: The source of the initial weights.
-    """
+    """The lines to print, in order."""
     threads = f", {counted(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else ""
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     sizes = recipe.model.input
