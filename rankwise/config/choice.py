@@ -164,8 +164,10 @@ def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], tuple[str,
     device = "GPU found, so the larger detector" if gpu else "no GPU found, so a small detector"
     init = value_of(words, "--train.init")
     if init:
-        recipe, lr = ("own_data", 0.01) if gpu else ("small_scratch", 0.0015)
-        return recipe, [f"--optimizer.lr={lr * FINE_TUNING:g}"], (f"fine-tunes the detector of {init}", "")
+        # Muon's large steps pay from random weights, not here.
+        recipe, optimizer, lr = ("own_data", "SGD", 0.01) if gpu else ("small_scratch", "AdamW", 0.0015)
+        flags = [f"--optimizer.name={optimizer}", f"--optimizer.lr={lr * FINE_TUNING:g}"]
+        return recipe, flags, (f"fine-tunes the detector of {init}", "")
     recipe, name = ("own_data", "resnet50") if gpu else ("photos_mobilenet", "mobilenetv2_100")
     name = value_of(words, "--model.backbone.name") or name
     given = value_of(words, "--model.backbone.pretrained")

@@ -257,7 +257,9 @@ def test_fine_tuning_starts_from_the_detector_of_a_run(run, data, tmp_path, monk
     for (name, one), other in zip(start.state_dict().items(), before.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
     assert f"fine-tunes the detector of {run}" in capsys.readouterr().out
-    assert yaml.safe_load((tmp_path / "tuned" / "recipe.yaml").read_text())["train"]["init"] == str(run)
+    recipe = yaml.safe_load((tmp_path / "tuned" / "recipe.yaml").read_text())
+    assert recipe["train"]["init"] == str(run)
+    assert (recipe["optimizer"]["name"], recipe["optimizer"]["lr"]) == ("AdamW", 0.00045)
 
 
 @pytest.mark.parametrize(
