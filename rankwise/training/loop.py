@@ -177,6 +177,8 @@ class Run:
         children = getattr(self.fabric.strategy.launcher, "procs", [])
         try:
             with stop_signals(children) as stop, self.tracker.display(at.step):
+                if self.recipe.train.init and at.step == 0:
+                    self.evaluate(stop)  # fine-tuning on few images can end below its start, which then stays the best
                 while not self.is_done():
                     self.train_epoch(stop)
                     if at.batch == self.plan.steps_per_epoch:
@@ -369,8 +371,9 @@ class Run:
                 self.tracker.write({**line, "ap": result.ap, "ap50": result.ap50, "ap75": result.ap75})
                 # Without validation objects there is no AP: the latest detector is then as good as any.
                 best = ap > at.best_ap or result.ap is None
+                when = f"epoch {at.epoch + 1}" if at.step else "before training"
                 self.tracker.say(
-                    f"epoch {at.epoch + 1}: AP {decimals(result.ap)}  AP50 {decimals(result.ap50)}  "
+                    f"{when}: AP {decimals(result.ap)}  AP50 {decimals(result.ap50)}  "
                     f"AP75 {decimals(result.ap75)}{'  (best so far)' if best else ''}"
                 )
                 if best:

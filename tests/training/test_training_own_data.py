@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -260,6 +261,22 @@ def test_fine_tuning_starts_from_the_detector_of_a_run(run, data, tmp_path, monk
     recipe = yaml.safe_load((tmp_path / "tuned" / "recipe.yaml").read_text())
     assert recipe["train"]["init"] == str(run)
     assert (recipe["optimizer"]["name"], recipe["optimizer"]["lr"]) == ("AdamW", 0.00045)
+
+
+def test_fine_tuning_that_only_harms_keeps_the_detector_it_started_from(run, data, tmp_path, monkeypatch, capsys):
+    found = iter([30.0, 20.0, 10.0])
+    monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "rankwise.training.loop.evaluate_detector",
+        lambda *_, **__: (SimpleNamespace(ap=next(found), ap50=40.0, ap75=20.0), {}),
+    )
+    flags = ["--epochs=2", "--train.evaluate_every=1", "--optimizer.lr=1"]
+    main(["train", "--data", str(data), "--init", str(run), *flags, "--run", str(tmp_path / "tuned")])
+    said = capsys.readouterr().out
+    assert "before training: AP 30.0  AP50 40.0  AP75 20.0  (best so far)" in said
+    assert "epoch 1: AP 20.0  AP50 40.0  AP75 20.0\n" in said
+    kept, before = (Detector.load(folder).state_dict() for folder in (tmp_path / "tuned", run))
+    assert all(torch.equal(kept[name], value) for name, value in before.items())
 
 
 @pytest.mark.parametrize(
