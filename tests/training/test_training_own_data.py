@@ -264,11 +264,11 @@ def test_fine_tuning_starts_from_the_detector_of_a_run(run, data, tmp_path, monk
 
 
 def test_fine_tuning_that_only_harms_keeps_the_detector_it_started_from(run, data, tmp_path, monkeypatch, capsys):
-    found = iter([30.0, 20.0, 10.0])
+    found = iter([SimpleNamespace(ap=ap, ap50=40.0, ap75=20.0) for ap in (30.0, 20.0, 10.0)])
     monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
     monkeypatch.setattr(
         "rankwise.training.loop.evaluate_detector",
-        lambda *_, **__: (SimpleNamespace(ap=next(found), ap50=40.0, ap75=20.0), {}),
+        lambda *_, **__: (next(found), {}),
     )
     flags = ["--epochs=2", "--train.evaluate_every=1", "--optimizer.lr=1"]
     main(["train", "--data", str(data), "--init", str(run), *flags, "--run", str(tmp_path / "tuned")])
