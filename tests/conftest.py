@@ -1,8 +1,11 @@
 """What all tests share: datasets as files, bfloat16 that runs, and an end of the run when a test process dies."""
 
+from __future__ import annotations
+
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crashed_worker import pytest_handlecrashitem  # noqa: F401  pytest finds the hook here
@@ -20,6 +23,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no process of several has a long one left at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files of tests to the processes as they are free; those of the export go to one, which traces a detector once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/export" if nodeid.startswith("tests/export/") else super()._split_scope(nodeid)
+
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +33,17 @@ LOGISTIC = ScoreMap((MAP.curves[1], MAP.curves[2], MAP.curves[1]))
 THRESHOLDS = {"ant": 0.4, "bee": 0.3, "cat": 0.2}
 
 
-@pytest.fixture(params=["isotonic", "logistic"])
-def files(exported: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """The exported detector with a calibration, and its files."""
-    detector = exported.detector
-    before = detector.confidence
+@pytest.fixture(scope="module", params=["isotonic", "logistic"])
+def files(exported: Any, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A copy of the exported detector with a calibration, and its files."""
+    detector, folder = copy.deepcopy(exported.detector), tmp_path_factory.mktemp("calibrated")
     score_map = MAP if request.param == "isotonic" else LOGISTIC
     detector.confidence = Confidence(score_map, THRESHOLDS, ((0.9, 0.6, 0.5, 0.7),))
-    try:
-        written = {
-            nms: write_checked(detector, exported.network, tmp_path / f"{nms}.onnx", nms, Console(quiet=True))
-            for nms in ("outside", "inside")
-        }
-        yield {"detector": detector, **written}
-    finally:
-        detector.confidence = before
+    written = {
+        nms: write_checked(detector, exported.network, folder / f"{nms}.onnx", nms, Console(quiet=True))
+        for nms in ("outside", "inside")
+    }
+    return {"detector": detector, **written}
 
 
 def test_onnx_and_torch_return_the_same_calibrated_scores(files: dict[str, Any]) -> None:
