@@ -23,11 +23,10 @@ A floor drops pairs far below the positive: the margin of `ValidNegatives`, or a
 """
 
 from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step
-from rankwise.pairsums.engines import Engine, Method, choose, engines
 from rankwise.pairsums.messages import bad_labels, bad_numbers, bad_quality
 from rankwise.pairsums.product import product_sums
-from rankwise.pairsums.ranking import Ranked, ranking_loss
-from rankwise.pairsums.spec import ROUNDING, Forward, RankingSpec, Samples, Scope
+from rankwise.pairsums.ranking import Ranked, choose, engines, ranking_loss
+from rankwise.pairsums.spec import ROUNDING, Engine, Forward, Method, RankingSpec, Samples, Scope
 
 __all__ = [
     "ROUNDING",

@@ -22,6 +22,9 @@ FEW_MISSORTED = 1e-9
 #: aLRP: positives with fewer negatives above them have no gradient, as published.
 FEW_ABOVE = 1e-5
 
+#: Far below any error that matters; in a quotient of two errors it makes 0 / 0 a 1.
+TINY = 1e-300
+
 
 class Sums(NamedTuple):
     """Per positive u, sums over samples v: of rank(x_v - p_u), of error(x_v - p_u), and how many; float64 [P] each.
@@ -82,7 +85,7 @@ class Terms(NamedTuple):
         gradient: The positives' gradient, [P].
         box_weights: How much each positive's box error counts, [P], or None.
         table: What the backward pass of an engine reads instead of the weights, float64 [n], or None.
-        origin: What the table counts from, float64 [1], with a table.
+        layout: How to find a sample's entries in the table, float64 [m], with a table.
     """
 
     loss: Array
@@ -91,7 +94,7 @@ class Terms(NamedTuple):
     gradient: Array
     box_weights: Array | None = None
     table: Tensor | None = None
-    origin: Tensor | None = None
+    layout: Tensor | None = None
 
 
 class Positives(NamedTuple):
@@ -116,7 +119,12 @@ def values_of(spec: RankingSpec, quality: Array) -> list[Array]:
     ones = quality * 0 + 1
     if spec.family == "pairwise":
         return [ones]
-    return [ones, ones - quality if spec.family == "ranksort" else (ones - quality) / (2 - 2 * spec.tau)]
+    return [ones, 1 - quality if spec.family == "ranksort" else _box_error(spec, quality)]
+
+
+def _box_error(spec: RankingSpec, quality: Array) -> Array:
+    """The box error of aLRP: 1/2 for a box that just counts as correct."""
+    return (1 - quality) / (2 - 2 * spec.tau)
 
 
 def pairwise(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
@@ -130,39 +138,38 @@ def pairwise(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Ter
         assert number is not None
         assert lower is not None
         balance = (number + lower).clip(min=1)
-    error = error / balance
-    weight = group.quality if spec.weight_by_quality else 1.0
+    inverse = 1 / (balance * group.number)
+    share = inverse * group.quality if spec.weight_by_quality else inverse
     if spec.interpolated:
-        weight = weight * _interpolation(error, group.logits)
-    share = weight / (balance * group.number)
+        share = share * _interpolation(error / balance, group.logits)
     gradient = share * -rank
     if spec.adaptive:
         gradient += push(share, True)
-    mistakes = (rank / balance).sum() / group.number
-    return Terms((weight * error).sum() / group.number, (mistakes,), share, gradient)
+    return Terms(error @ share, (rank @ inverse,), share, gradient)
 
 
 def ranksort(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
     """The mean over positives of ranking error and sorting error: `RankSortLoss`."""
     assert over.lower is not None
     above, (among, lacking), (worse, worse_lacking) = over.negatives.rank, over.positives, over.lower.rank
-    ranking = above / (among + above)
+    rank = among + above
+    ranking, inverse = above / rank, 1 / (rank * group.number)
     # lacking / among - (lacking - worse_lacking) / (among - worse), written so that nothing cancels
     sorting = (worse_lacking - worse * lacking / among) / (among - worse)
     share = (worse > FEW_MISSORTED) * sorting / worse.clip(min=FEW_MISSORTED)
     gradient = push(share, True) - share * worse - ranking
-    log = ranking.sum() / group.number, sorting.sum() / group.number
-    return Terms(log[0] + log[1], log, 1 / ((among + above) * group.number), gradient / group.number)
+    log = above @ inverse, sorting.sum() / group.number
+    return Terms(log[0] + log[1], log, inverse, gradient / group.number)
 
 
 def alrp(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
     """The mean over positives of the precision error, with box errors in the gradient: `ALRPLoss`."""
     above, (among, boxes) = over.negatives.rank, over.positives
     # The sums over all positives count u itself with H(0) = 1/2; in the rank it counts 1, in the box errors 0.
-    rank, boxes = above + among + 0.5, boxes - 0.5 * values_of(spec, group.quality)[1]
-    pull = (above > FEW_ABOVE) * (above + boxes) / (rank * group.number)
-    loss = (above / rank).sum() / group.number
-    box_weights = (push(1 / rank, False) + 0.5 / rank) / group.number
+    rank, boxes = above + among + 0.5, boxes - 0.5 * _box_error(spec, group.quality)
+    inverse = 1 / (rank * group.number)
+    pull = (above > FEW_ABOVE) * (above + boxes) * inverse
+    loss, box_weights = above @ inverse, push(inverse, False) + 0.5 * inverse
     return Terms(loss, (loss,), pull / above.clip(min=FEW_ABOVE), -pull, box_weights)
 
 
@@ -178,5 +185,4 @@ def _interpolation(error: Array, positives: Array) -> Array:
     order, best = positives.argsort(), error * 0
     rising = error[order]
     best[order] = np.minimum.accumulate(rising) if isinstance(rising, np.ndarray) else rising.cummin(0).values
-    some, none = error > 0, error <= 0
-    return (best * some + none) / (error * some + none)  # 1 where there is no error
+    return (best + TINY) / (error + TINY)  # 1 where there is no error

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rankwise.pairsums.engines import Engine, Method, choose
+from rankwise.pairsums.engines.dense import DenseEngine
+from rankwise.pairsums.engines.torch import TorchEngine
 from rankwise.pairsums.messages import bad_labels, bad_numbers, bad_quality
-from rankwise.pairsums.spec import ROUNDING, Forward, RankingSpec, Samples
+from rankwise.pairsums.spec import ROUNDING, Engine, Forward, Method, RankingSpec, Samples
 
 
 class Ranked(NamedTuple):
@@ -63,6 +65,74 @@ def ranking_loss(
         loss, log, boxes = _Ranking.apply(logits, samples, engine, spec, check)
     values = dict(zip(spec.log, log.unbind(), strict=True))
     return Ranked(loss, values, boxes if spec.family == "alrp" else None)
+
+
+class Listed(NamedTuple):
+    """An engine in the list of `engines`.
+
+    Attributes:
+        name: The name for ``method``.
+        devices: The supported devices.
+        missing: What is missing to use it, or None if it is available.
+    """
+
+    name: str
+    devices: str
+    missing: str | None
+
+
+def engines() -> list[Listed]:
+    """All engines, in the order in which ``method="fast"`` tries them."""
+    return [Listed(name, devices, _load(name)[1]) for name, (devices, _) in _ENGINES.items()]
+
+
+def choose(method: Method, spec: RankingSpec, samples: Samples) -> Engine:
+    """The engine for a call: the named one, or for "fast" the first in the list that supports it.
+
+    Engines for other devices are not even imported.
+
+    Raises:
+        ValueError: If the named engine is not available here or cannot compute this; the message says why.
+    """
+    device = samples.logits.device.type
+    fitting = [name for name, (devices, _) in _ENGINES.items() if devices == "any" or device in devices.split(", ")]
+    for name in fitting if method == "fast" else (method,):
+        engine, missing = _load(name)
+        reason = missing if engine is None else engine.unsupported(spec, samples)
+        if engine is not None and reason is None:
+            return engine
+        if method != "fast":
+            raise ValueError(f'method="{name}" is not possible: {reason}. Use method="fast" for another engine')
+    raise ValueError(f'no fast engine supports this ({reason}); use method="dense"')
+
+
+def _load(name: str) -> tuple[Engine | None, str | None]:
+    """The engine, or what is missing to use it."""
+    try:
+        return _ENGINES[name][1](), None
+    except ImportError as error:
+        return None, str(error)
+
+
+def _triton() -> Engine:
+    from rankwise.pairsums.engines.triton import TritonEngine
+
+    return TritonEngine()
+
+
+def _numba() -> Engine:
+    from rankwise.pairsums.engines.numba import NumbaEngine
+
+    return NumbaEngine()
+
+
+#: What each engine runs on, and how to make it: triton and numba are only imported when they are needed.
+_ENGINES: dict[str, tuple[str, Callable[[], Engine]]] = {
+    "triton": ("cuda, rocm", _triton),
+    "numba": ("cpu", _numba),
+    "torch": ("any", TorchEngine),
+    "dense": ("any", DenseEngine),
+}
 
 
 def _forward(samples: Samples, engine: Engine, spec: RankingSpec, check: bool) -> Forward:

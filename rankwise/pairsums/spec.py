@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, 
 ROUNDING = 1e-4
 
 Family: TypeAlias = Literal["pairwise", "ranksort", "alrp"]
+Method: TypeAlias = Literal["fast", "triton", "numba", "torch", "dense"]
 Scope: TypeAlias = Literal["batch", "image", "class", "world"]
 
 #: Names of the values that each family logs, in the order of ``Forward.log``.
@@ -162,3 +163,38 @@ class Forward(NamedTuple):
     log: Tensor
     box_weights: Tensor | None
     saved: tuple[Tensor, ...]
+
+
+class Engine(Protocol):
+    """The interface of an engine.
+
+    With the scope "world", positives and sums are those of all processes. Gradients are then multiplied by the number
+    of processes, because DDP averages them.
+    """
+
+    name: str
+
+    def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
+        """Why this engine cannot compute it ("it needs a CUDA device, got cpu"), or None if it can.
+
+        Only checks shapes, dtypes and devices: the samples may be fake tensors.
+        """
+
+    def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
+        """The loss, numbers for the log, and what the backward pass needs."""
+
+    def backward(self, upstream: Tensor, samples: Samples, saved: tuple[Tensor, ...], spec: RankingSpec) -> Tensor:
+        """The gradient of the logits, in their shape and dtype.
+
+        Args:
+            upstream: The gradient of what follows by the loss, scalar on the samples' device.
+            samples: As in the forward pass.
+            saved: From the forward pass.
+            spec: As in the forward pass.
+        """
+
+    def fake(self, samples: Samples, spec: RankingSpec) -> Forward:
+        """Empty tensors in the shapes and dtypes that ``forward`` would return, for ``torch.compile``.
+
+        A size that depends on the data is ``torch.library.get_ctx().new_dynamic_size()``.
+        """

@@ -11,8 +11,7 @@ from ranking_specs import SCENES, SPECS, component_error, make_samples
 from torch.distributed import destroy_process_group, init_process_group
 from torch.multiprocessing.spawn import spawn
 
-import rankwise.pairsums.ranking  # noqa: F401  registers the operators
-from rankwise.pairsums.engines import choose, engines
+from rankwise.pairsums import choose, engines
 from rankwise.pairsums.spec import Forward, RankingSpec, Samples
 
 pytestmark = [

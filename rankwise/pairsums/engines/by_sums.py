@@ -44,10 +44,10 @@ class Saved(NamedTuple):
         gradient: Of this process's positives, float64 [P].
         positives: Logits of all positives, float64 [R].
         weights: Of each group, how strongly each positive pushes the negatives, or a table; float64, flat.
-        origins: Of each group, what its table counts from, float64 [groups]; without tables anything.
+        layouts: Of each group with a table, how to find a sample's entries in it; float64, flat.
         picked: Where the negatives are in the flat logits if not all of them count, int64 [Q].
-        bounds: For each group its first and end in flat logits, skip, positives, picked and weights, whether these are
-            a table, and whether any logit of a negative is bad, int64 [groups, 12].
+        bounds: For each group its first and end in flat logits, skip, positives, picked, weights and layouts, and
+            whether any logit of a negative is bad, int64 [groups, 13].
     """
 
     skip: Tensor
@@ -55,7 +55,7 @@ class Saved(NamedTuple):
     gradient: Tensor
     positives: Tensor
     weights: Tensor
-    origins: Tensor
+    layouts: Tensor
     picked: Tensor
     bounds: Tensor
 
@@ -119,9 +119,9 @@ class SumsEngine(ABC):
         self.sums(group, spec).gradient(weights, out)
 
     def evaluate(
-        self, group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor
+        self, group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor
     ) -> None:
-        """The same times the upstream gradient, from origin and table that ``terms`` gave, in engines where it does."""
+        """The same times the upstream gradient, from a table with its layout, in engines whose ``terms`` has one."""
         raise NotImplementedError
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
@@ -143,36 +143,35 @@ class SumsEngine(ABC):
                 distributed.all_reduce(faults)
         picked: list[Tensor] = []
         kept: list[Tensor] = []
-        bounds, parts = [], []
+        layouts: list[Tensor] = []
+        bounds, parts, nothing = [], [], positives.new_empty(0)
         faulty = read.known and read.faults != 0
         for flat, skip, ours in group_slices(read, group_ends(read, samples, by_class), number):
             limits = None if apart or shared else read.limits
             skips = moved(read.skip[skip], flat.start)
-            group = Group(read.values[flat], skips, positives[ours], quality[ours], limits)
+            group, among = Group(read.values[flat], skips, positives[ours], quality[ours], limits), (0, 0)
             if spec.max_negatives is not None:
                 group, chosen = highest_negatives(group, spec.max_negatives, shared)
-                picked.append(chosen + flat.start)
+                among = _append(picked, chosen + flat.start)
             terms, total = self.terms(group, spec, number, shared, faults)
             faults = faults if apart else total
             parts.append(terms)
-            taken, used = sum(map(len, picked)), sum(map(len, kept))
-            kept.append(torch.as_tensor(terms.weights if terms.table is None else terms.table))
-            ends = taken - len(picked[-1]) if picked else 0, taken, used, used + len(kept[-1])
+            used = _append(kept, torch.as_tensor(terms.weights if terms.table is None else terms.table))
+            laid_out = _append(layouts, nothing if terms.layout is None else terms.layout)
             which = flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop
-            bounds.append([*which, *ends, terms.table is not None, faulty])
+            bounds.append([*which, *among, *used, *laid_out, faulty])
         joint = _together(parts, len(spec.log) - 2, positives)
         loss, log, scale = self._totals(joint, faults, number)
         scale = scale if copies == 1 else scale * copies
-        origins = [positives.new_zeros(1) if part.origin is None else part.origin for part in parts]
         saved = Saved(
             read.skip,
             read.where,
             _scaled(joint.gradient[mine], scale),
             positives,
-            _scaled(joined([positives.new_empty(0), *kept]), scale),
-            joined([positives.new_empty(0), *origins]),
+            _scaled(joined([nothing, *kept]), scale),
+            joined([nothing, *layouts]),
             torch.cat(picked) if picked else read.where.new_empty(0),
-            torch.tensor(bounds, dtype=torch.int64).view(-1, 12),
+            torch.tensor(bounds, dtype=torch.int64).view(-1, 13),
         )
         loss = loss.to(read.values.dtype)
         if spec.family != "alrp":
@@ -218,7 +217,7 @@ class SumsEngine(ABC):
         values = flat_logits(logits, by_class)
         whole = [(row[0], row[1]) for row in bounds] == [(0, len(values))] and spec.max_negatives is None
         out = (torch.empty_like if whole else torch.zeros_like)(values)
-        for index, (start, end, first_skip, last_skip, first, last, begin, stop, *used, table, _) in enumerate(bounds):
+        for start, end, first_skip, last_skip, first, last, begin, stop, used, unused, *laid_out, _ in bounds:
             positives, nothing = kept.positives[first:last], kept.positives[:0]
             if spec.max_negatives is None:
                 skip = moved(kept.skip[first_skip:last_skip], start)
@@ -227,9 +226,9 @@ class SumsEngine(ABC):
                 chosen = kept.picked[begin:stop]
                 group = Group(values[chosen], kept.skip[:0], positives, nothing)
                 part = torch.empty_like(group.values)
-            weights = kept.weights[slice(*used)]
-            if table:
-                self.evaluate(group, spec, kept.origins[index : index + 1], weights, upstream, part)
+            weights, layout = kept.weights[used:unused], kept.layouts[slice(*laid_out)]
+            if len(layout):
+                self.evaluate(group, spec, layout, weights, upstream, part)
             else:
                 self.gradient(group, spec, weights * upstream, part)
             if spec.max_negatives is not None:
@@ -252,16 +251,15 @@ class SumsEngine(ABC):
         def floats(*shape: int | torch.SymInt) -> Tensor:
             return torch.empty(shape, dtype=torch.float64, device=device)
 
-        groups = dynamic()
         saved = Saved(
             integers(dynamic(), 2) if self.on_host else torch.empty(dynamic(), dtype=torch.bool, device=device),
             integers(positives),
             floats(positives),
             floats(everyone),
             floats(dynamic()),
-            floats(groups),
+            floats(dynamic()),
             integers(dynamic()),
-            torch.empty((groups, 12), dtype=torch.int64),
+            torch.empty((dynamic(), 13), dtype=torch.int64),
         )
         box_weights = torch.empty(len(samples.labels), dtype=working, device=device)
         loss = torch.empty((), dtype=working, device=device)
@@ -287,6 +285,13 @@ def _together(parts: list[Terms], log: int, positives: Tensor) -> Terms:
     return Terms(
         loss[0] if len(parts) == 1 else sum(loss), logs, positives, joined(list(map(torch.as_tensor, gradient))), boxes
     )
+
+
+def _append(parts: list[Tensor], part: Tensor) -> tuple[int, int]:
+    """Add a part; its first index and the one after its last once the parts are joined."""
+    start = sum(map(len, parts))
+    parts.append(part)
+    return start, start + len(part)
 
 
 def joined(parts: list[Tensor]) -> Tensor:

@@ -47,7 +47,7 @@ class DenseSums:
     """
 
     def __init__(self, group: Group, spec: RankingSpec) -> None:
-        self.group, self.distance = group, spec.distance
+        self.group, self.spec, self.distance = group, spec, spec.distance
         self.floor = spec.floor(group.positives)
 
     @cached_property
@@ -72,10 +72,13 @@ class DenseSums:
                 below = quality < quality[block, None]
                 below = below if counts is None else below & counts
                 rank.append((ranks * below) @ counted)
-                error.append((self.distance.error(z) * below).sum(1))
-                number.append(below.sum(1))
-        below_sums = Sums(joined(rank).T, joined(error), joined(number)) if lower else None
-        return joined(everyone).T, below_sums
+                if self.spec.family == "pairwise":  # the other formulas do not read these two
+                    error.append((self.distance.error(z) * below).sum(1))
+                    number.append(below.sum(1))
+        if not lower:
+            return joined(everyone).T, None
+        ranked = joined(rank).T
+        return joined(everyone).T, Sums(ranked, joined(error), joined(number)) if error else Sums(ranked, ranked[0])
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
         """For each positive v, Σ_u weights_u · rank(p_v - p_u): over all u, or over those of higher quality."""

@@ -40,14 +40,14 @@ class TorchEngine(SumsEngine):
         terms, faults = self.applied(sums, group, spec, number, shared, faults)
         if isinstance(sums, DenseSums):
             return terms, faults
-        return terms._replace(table=sums.table(terms.weights), origin=sums.origin), faults
+        return terms._replace(table=sums.table(terms.weights), layout=sums.layout), faults
 
     def evaluate(
-        self, group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor
+        self, group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor
     ) -> None:
-        """Write each sample's gradient, from the table that ``terms`` gave."""
+        """Write each sample's gradient, from the table and its layout that ``terms`` gave."""
         module = step if isinstance(spec.distance, Step) else sigmoid
-        module.evaluate(group, spec, origin, table, upstream, out)
+        module.evaluate(group, spec, layout, table, upstream, out)
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""

@@ -34,7 +34,7 @@ class Cut:
         taylor = from_edge(moments) * [sums.width**a / math.factorial(a) for a in range(moments)]
         self.taylor = torch.from_numpy(taylor).to(floor.device)
         floors, order = floor.sort()
-        self.floors_below = Lookup(floors)
+        self.floors_below = Lookup(floors, exact=True)
         self.cell = ((floor * sums.place.scale).floor() - sums.place.low).long()  # of each positive's floor
         self.under = self.cell + order.argsort()  # the highest row at or under each positive's floor
         every = torch.arange(sums.place.cells, device=floor.device)

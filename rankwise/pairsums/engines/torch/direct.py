@@ -63,4 +63,4 @@ def terms(sums: SigmoidSums, number: int) -> Terms:
     # The error was summed in units.
     loss = torch.div(loss, sums.lam if sums.with_error else 1.0, out=group.values.new_empty(()))
     table = sums.refined(pushed[:points]).flatten()
-    return Terms(loss, (mistakes,), share, gradient, table=table, origin=sums.origin)
+    return Terms(loss, (mistakes,), share, gradient, table=table, layout=sums.layout)

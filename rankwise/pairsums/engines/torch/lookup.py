@@ -1,6 +1,8 @@
-"""Which of sorted edges are below numbers, for many numbers and few edges."""
+"""How many of a few sorted edges are below each of many numbers."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,51 +13,70 @@ BOXES, MOST_BOXES = 16, 1 << 18
 
 
 class Lookup:
-    """``torch.bucketize`` in a fraction of its time on a CPU: equal boxes over the edges' range leave little to search.
+    """``torch.bucketize`` in a fraction of its time on a CPU, by equal boxes over the range of the edges.
 
-    A number's box is computed in one way for edges and others, so that an edge in a lower box is below it however both
-    are rounded.
+    Most boxes contain no edge, and the answer is the same for every number in such a box. Only numbers in the other
+    boxes are compared with edges. The box of a number is computed in the same way for edges and others, so an edge in a
+    lower box is below the number whatever the rounding.
 
     Args:
         edges: Sorted, float64 [E].
+        exact: Whether numbers within rounding of an edge must be on the right side of it.
+        boxes: The boxes of an earlier lookup of the same edges, in any dtype.
 
     Attributes:
         per_unit: Boxes per unit of the numbers.
-        placed: The edges, counted in boxes.
+        placed: Positions of the edges, counted in boxes, [E].
+        boxes: Number of edges below each box, and its bitwise complement if the box contains edges; at the end, the
+            largest number of edges in a box. On a CPU only.
     """
 
-    def __init__(self, edges: Tensor) -> None:
-        self.edges, self.on_cpu = edges, edges.device.type == "cpu"
-        if not self.on_cpu:  # there bucketize is fast, and numbers from the device would have to be waited for
+    def __init__(self, edges: Tensor, exact: bool, boxes: Tensor | None = None) -> None:
+        self.edges, self.exact, self.on_cpu = edges, exact, edges.device.type == "cpu"
+        self.lowest: Any  # positions are clamped to these: numbers, or tensors of one on other devices
+        self.highest: Any
+        if not self.on_cpu:  # bucketize is fast there, and reading numbers from the device would wait for it
             self.per_unit, self.origin = 1.0, -edges[:1]
-            self.placed = self.place(edges)
+            self.placed = edges + self.origin
+            self.lowest, self.highest = torch.full_like(self.origin, -1.0), self.placed[-1:] + 1
             return
-        first, last, self.boxes = float(edges[0]), float(edges[-1]), min(BOXES * len(edges), MOST_BOXES)
-        self.per_unit = (self.boxes - 3) / (last - first) if last > first else 1.0
+        first, last, number = float(edges[0]), float(edges[-1]), min(BOXES * len(edges), MOST_BOXES)
+        self.per_unit = (number - 3) / (last - first) if last > first else 1.0
         self.origin = edges.new_full((1,), 1.5 - first * self.per_unit)
+        self.lowest, self.highest = 0, number - 1
         self.placed = self.place(edges)
-        counts = torch.bincount(self.placed.long(), minlength=self.boxes)
-        self.start = counts.cumsum(0).sub_(counts)
-        self.steps = [1 << level for level in range(int(counts.max()).bit_length())][::-1]
+        if boxes is None:
+            counts = torch.bincount(self.placed.long(), minlength=number)
+            below = counts.cumsum(0).sub_(counts)
+            boxes = torch.cat([torch.where(counts > 0, ~below, below), counts.max()[None]])
+        self.boxes = boxes.long()
+        self.steps = [1 << level for level in range(int(boxes[-1]).bit_length())][::-1]
+        self.searched = pad(edges if exact else self.placed, (0, self.steps[0]), value=torch.inf)
+
+    @property
+    def layout(self) -> Tensor:
+        """What `restored` makes the same lookup from, float64."""
+        return torch.cat([self.edges, self.boxes]) if self.on_cpu else self.edges
+
+    @classmethod
+    def restored(cls, layout: Tensor, number: int, exact: bool) -> Lookup:
+        """The lookup of this many edges that had the layout."""
+        return cls(layout[:number], exact, layout[number:])
 
     def place(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Numbers counted in boxes, float64 [n]: those beyond the edges are somewhere beyond them, not far."""
-        x = torch.add(self.origin, x, alpha=self.per_unit, out=out)
-        return x.clamp_(0, self.boxes - 1) if self.on_cpu else x.clamp_(-torch.ones_like(x[:1]), self.placed[-1:] + 1)
+        """Positions of numbers, counted in boxes, float64 [n]; numbers beyond the edges are clamped to a place near."""
+        return torch.add(self.origin, x, alpha=self.per_unit, out=out).clamp_(self.lowest, self.highest)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """How many edges are below each number, float64 [n] to int64 [n]."""
-        return self._search(self.place(x), x, self.edges)
-
-    def near(self, placed: Tensor) -> Tensor:
-        """The same for placed numbers, but for rounding: numbers as close to an edge as that may be on either side."""
-        return self._search(placed, placed, self.placed)
-
-    def _search(self, placed: Tensor, x: Tensor, edges: Tensor) -> Tensor:
+    def locate(self, x: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """How many edges are below each number, int64 [n], and its position, float64 [n]."""
+        placed = self.place(x, out)
+        compared = x.double() if self.exact else placed
         if not self.on_cpu:
-            return torch.bucketize(x, edges)
-        below, edges = self.start.index_select(0, placed.long()), pad(edges, (0, self.steps[0]), value=torch.inf)
+            return torch.bucketize(compared, self.edges if self.exact else self.placed), placed
+        below = self.boxes.index_select(0, placed.long())
+        some = (below < 0).nonzero().squeeze(1)
+        found, compared = ~below[some], compared[some]
         for step in self.steps:
-            probe = below if step == 1 else below + (step - 1)
-            below = below.add_(edges.index_select(0, probe) < x, alpha=step)
-        return below
+            probe = found if step == 1 else found + (step - 1)
+            found.add_(self.searched.index_select(0, probe) < compared, alpha=step)
+        return below.index_copy_(0, some, found), placed

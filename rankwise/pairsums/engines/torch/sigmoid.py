@@ -139,7 +139,7 @@ class SigmoidSums:
         self.precision, self.width = precision_of(group, spec), spec.distance.lam / place.scale
         self.length = self.precision.interval
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
-        self.origin = group.positives.new_full((1,), -place.low)
+        self.layout = group.positives.new_full((1,), -place.low)  # the cells' origin
         self.points, self.downwards, self.by_power = coarsening(
             place.cells // self.length, self.precision, self.width, group.positives.device
         )
@@ -182,7 +182,7 @@ class SigmoidSums:
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · S(x_v - p_u)."""
-        evaluate(self.group, self.spec, self.origin, self.table(weights), weights.new_ones(()), out)
+        evaluate(self.group, self.spec, self.layout, self.table(weights), weights.new_ones(()), out)
 
     # The pass over the samples
 
@@ -195,9 +195,9 @@ class SigmoidSums:
         powers = self.points.new_ones(number, min(len(values), parts[0].stop) if parts else 0)
         for part in parts:
             x = values[part]
-            row, v = locate(x, self.origin, scale, cells)
+            row, v = locate(x, self.layout, scale, cells)
             if self.cut is not None:
-                row += self.cut.floors_below(x.double())
+                row += self.cut.floors_below.locate(x)[0]
             terms = powers[:, : len(x)]
             if weight is None:
                 f = torch.frac(v, out=terms[1])
@@ -229,8 +229,8 @@ class SigmoidSums:
     def _table(self, chosen: slice | Tensor, values: Tensor) -> Tensor:
         """The table of some positives, each counting ``values`` times, [moments, rows]."""
         p = self.group.positives[chosen]
-        row, v = locate(p, self.origin, self.place.scale, self.place.cells)
-        row, f = row if self.cut is None else row + self.cut.floors_below(p), v.frac_()
+        row, v = locate(p, self.layout, self.place.scale, self.place.cells)
+        row, f = row if self.cut is None else row + self.cut.floors_below.locate(p)[0], v.frac_()
         moments = [values[chosen]]
         for _ in range(1, self.precision.moments):
             moments.append(moments[-1] * f)
@@ -304,7 +304,7 @@ class SigmoidSums:
         return (values.view(-1, self.precision.points) @ self.by_power.transpose(1, 2)).flatten(1)
 
 
-def evaluate(group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
+def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
     """Write the value of its row's polynomial at each sample."""
     assert isinstance(spec.distance, Sigmoid)
     precision = precision_of(group, spec)
@@ -313,12 +313,12 @@ def evaluate(group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, ups
     if spec.has_floor:
         floor = spec.floor(group.positives)
         assert floor is not None
-        floors_below, cells = Lookup(floor.sort().values), cells - len(floor)
+        floors_below, cells = Lookup(floor.sort().values, exact=True), cells - len(floor)
     for part in blocks(group.values):
         x = group.values[part]
-        row, v = locate(x, origin, scale_of(spec.distance, precision), cells)
+        row, v = locate(x, layout, scale_of(spec.distance, precision), cells)
         if floors_below is not None:
-            row += floors_below(x.double())
+            row += floors_below.locate(x)[0]
         f = v.frac_().to(out.dtype)
         *rest, last = coefficients.index_select(1, row)
         for a, power in enumerate(rest[::-1]):

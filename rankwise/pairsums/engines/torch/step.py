@@ -24,8 +24,8 @@ from rankwise.pairsums.spec import RankingSpec
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
 WIDEST, FARTHEST = 1e5, 1e7
 
-#: Up to so many positives are compared with each other pair by pair.
-FEW = 1024
+#: Up to so many positives are compared with each other pair by pair: fewer operations, but each with P² entries.
+FEW, FEW_ON_CPU = 1024, 256
 
 
 class Ramps:
@@ -37,6 +37,8 @@ class Ramps:
 
     Attributes:
         edge: For each positive the edges where its ramp begins and ends, and its floor, [2 or 3, P].
+        ends: Positions of these edges, [2, P].
+        slope: Of a ramp, per unit of positions.
         jump: How high a ramp begins that begins at a floor, [P]; None without floors.
         cells: Number of cells.
     """
@@ -47,25 +49,13 @@ class Ramps:
         floor = spec.floor(p) if spec.has_floor else None
         begin = p - delta if floor is None else torch.maximum(p - delta, floor)
         edges, order = torch.cat([begin, p + delta] + ([] if floor is None else [floor])).sort()
-        self.lookup = Lookup(edges)
+        self.lookup = Lookup(edges, exact=floor is not None)  # at a floor, ramps jump
         index = torch.arange(len(order), device=p.device)
         self.edge = torch.empty_like(order).scatter_(0, order, index).view(-1, len(p))
+        self.ends = self.lookup.placed[self.edge[:2]]
         self.slope = 0.5 / delta / self.lookup.per_unit
         self.jump = None if floor is None else ((begin - p) * (0.5 / delta) + 0.5).clamp(min=0)
         self.cells = len(edges) + 1
-
-    @property
-    def ends(self) -> Tensor:
-        """Begin and end of each ramp as `locate` counts, [2, P]."""
-        return self.lookup.placed[self.edge[:2]]
-
-    def locate(self, x: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Cell of each number, and where it is; those beyond all ramps not far from them: there the step is constant.
-
-        Where ramps jump the cells are exact, elsewhere but for rounding.
-        """
-        placed = self.lookup.place(x, out)
-        return self.lookup.near(placed) if self.jump is None else self.lookup(x.double()), placed
 
 
 class StepSums:
@@ -78,7 +68,13 @@ class StepSums:
 
     def __init__(self, group: Group, spec: RankingSpec) -> None:
         self.group, self.spec, self.ramps = group, spec, Ramps(group.positives, spec)
-        self.origin = self.ramps.lookup.origin
+        few = FEW_ON_CPU if group.positives.device.type == "cpu" else FEW
+        self.in_pairs = len(group.positives) <= few or self.ramps.jump is not None
+
+    @property
+    def layout(self) -> Tensor:
+        """What `evaluate` needs to find the cells of `table` again."""
+        return self.ramps.lookup.layout
 
     @classmethod
     def of(cls, group: Group, spec: RankingSpec) -> StepSums | None:
@@ -94,32 +90,31 @@ class StepSums:
         """Each positive's sums over its pairs."""
         rank, number = self._read(self._moments())
         negatives = Sums(rank, rank, number)
-        p = self.group.positives
-        if len(p) <= FEW or self.ramps.jump is not None:
+        if self.in_pairs:
             return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), 0)
         everyone = torch.stack([self._read(self._table(value))[0] for value in values])
         if not lower:
             return Over(negatives, everyone, None, 0)
-        below = self._lower(p, self.group.quality, torch.stack(list(values)))
+        below = self._lower(self.group.positives, self.group.quality, torch.stack(list(values)))
         return Over(negatives, everyone, Sums(below, below[0]), 0)
 
     def push(self, weights: Tensor, lower: bool) -> Tensor:
         """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
-        p = self.group.positives
-        if len(p) <= FEW or self.ramps.jump is not None:
+        if self.in_pairs:
             return DenseSums(self.group, self.spec).push(weights, lower)
+        p = self.group.positives
         if lower:  # H(p_v - p_u) = H((-p_u) - (-p_v))
             return self._lower(-p, -self.group.quality, weights[None])[0]
-        cell, placed = self.ramps.locate(p)
-        constant, slope = self._lines(weights)[:, cell]
+        cell, placed = self.ramps.lookup.locate(p)
+        constant, slope = self._lines(weights)[cell].T
         return constant + slope * placed
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · H(x_v - p_u)."""
-        evaluate(self.group, self.spec, self.origin, self.table(weights), weights.new_ones(()), out)
+        evaluate(self.group, self.spec, self.layout, self.table(weights), weights.new_ones(()), out)
 
     def table(self, weights: Tensor) -> Tensor:
-        """Constant and slope in each cell of Σ_u weights_u · H(x - p_u), [2 · cells]."""
+        """Constant and slope in each cell of Σ_u weights_u · H(x - p_u), [cells · 2]."""
         return self._lines(weights).flatten()
 
     def _moments(self) -> Tensor:
@@ -131,7 +126,7 @@ class StepSums:
         for part in parts:
             # What is not negative goes to the first cell, below all ramps, which is never read.
             x = values[part]
-            cell, placed = self.ramps.locate(x, terms[1, : len(x)])
+            cell, placed = self.ramps.lookup.locate(x, terms[1, : len(x)])
             if self.group.weight is not None:
                 placed.mul_(terms[0, : len(x)].copy_(self.group.weight[part]))
             table.scatter_add_(1, cell.expand(2, -1), terms[:, : len(x)])
@@ -139,7 +134,7 @@ class StepSums:
 
     def _table(self, values: Tensor) -> Tensor:
         """The same for the positives, each counting ``values`` times."""
-        cell, placed = self.ramps.locate(self.group.positives)
+        cell, placed = self.ramps.lookup.locate(self.group.positives)
         table = values.new_zeros(2, self.ramps.cells)
         return table.index_add_(1, cell, torch.stack([values, values * placed]))
 
@@ -148,21 +143,21 @@ class StepSums:
         ramps = self.ramps
         above = table.flip(1).cumsum(1).flip(1)  # from each cell up; a cell is above the edge whose number is one less
         number, total = above[:, 1:][:, ramps.edge]
-        begin, end = total[:2] - ramps.ends * number[:2]  # sums of max(0, x - end)
+        begin, end = torch.addcmul(total[:2], ramps.ends, number[:2], value=-1)  # sums of max(0, x - end)
         rank = (begin - end) * ramps.slope
         return (rank, None) if ramps.jump is None else (rank + ramps.jump * number[0], number[2])
 
     def _lines(self, weights: Tensor) -> Tensor:
-        """Constant and slope in each cell of Σ_u weights_u · H(x - p_u), [2, cells]."""
+        """Constant and slope in each cell of Σ_u weights_u · H(x - p_u), [cells, 2]."""
         ramps = self.ramps
         slope = torch.stack([weights, -weights]) * ramps.slope
         constant = -ramps.ends * slope
         if ramps.jump is not None:
             constant[0] += weights * ramps.jump
-        changes = weights.new_zeros(2, ramps.cells)
-        rows = torch.stack([constant.flatten(), slope.flatten()])
-        changes[:, 1:].index_add_(1, ramps.edge[:2].flatten(), rows)
-        return changes.cumsum(1)
+        changes = weights.new_zeros(ramps.cells, 2)
+        rows = torch.stack([constant.flatten(), slope.flatten()], 1)
+        changes[1:].index_add_(0, ramps.edge[:2].flatten(), rows)
+        return changes.cumsum(0)
 
     def _lower(self, p: Tensor, quality: Tensor, values: Tensor) -> Tensor:
         """For each positive u and each row of values, Σ values_v · H(p_v - p_u) over those of lower quality, [K, P]."""
@@ -180,12 +175,13 @@ class StepSums:
         return total - high[: len(values)] + (moment - offset * count) * (0.5 / delta) + 0.5 * count
 
 
-def evaluate(group: Group, spec: RankingSpec, origin: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
+def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
     """Write the value of its cell's line at each sample."""
-    ramps, lines = Ramps(group.positives, spec), (table * upstream).view(2, -1)
+    lookup = Lookup.restored(layout, len(table) // 2 - 1, exact=spec.has_floor)
+    lines = torch.view_as_complex((table * upstream).view(-1, 2))  # one index reads constant and slope together
     for part in blocks(group.values):
-        cell, placed = ramps.locate(group.values[part])
-        constant, slope = lines.index_select(1, cell)
+        cell, placed = lookup.locate(group.values[part])
+        constant, slope = torch.view_as_real(lines.index_select(0, cell)).unbind(1)
         torch.addcmul(constant, slope, placed, out=out[part])
 
 
