@@ -46,7 +46,7 @@ SAID = (
 
 def kinds(text):
     """The lines of a session without their numbers, each kind once; tables have a test of their own."""
-    plain = re.sub(r"-?\d[\d,.:]*|–|\?", "N", text)
+    plain = re.sub(r"-?\d[\d,.:]*|–|\?", "N", text).replace("N threads", "N thread")
     lines = {" ".join(line.split()) for line in plain.splitlines()}
     return {line for line in lines if line.startswith(SAID) and "best so far" not in line}
 
