@@ -14,12 +14,13 @@ u, and their adjoint Σ_u w_u · D'(x_v - p_u) for each v. The method, in all en
 
 | engine | devices | distances | scopes | leaves to others |
 |---|---|---|---|---|
-| triton | CUDA, ROCm | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | floors, max_negatives, float64 |
-| numba | CPU | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | floors |
-| torch | any | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | nothing else |
-| dense | any | any, your own too | batch, image, world | nothing: it is the definition, pair by pair |
+| triton | CUDA, ROCm | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | class, floors, max_negatives |
+| numba | CPU | Step, Sigmoid, SigmoidCrossEntropy | batch, image, class, world | floors |
+| torch | any | Step, Sigmoid, SigmoidCrossEntropy | batch, image, class, world | nothing else |
+| dense | any | any, your own too | batch, image, class, world | nothing: it is the definition, pair by pair |
 
-A floor drops pairs far below the positive: the margin of `ValidNegatives`, or a distance's cut.
+A floor drops pairs far below the positive: the margin of `ValidNegatives`, or a distance's cut. Triton also leaves
+float64 logits to others.
 """
 
 from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step

@@ -46,9 +46,13 @@ class Lookup:
         self.lowest, self.highest = 0, number - 1
         self.placed = self.place(edges)
         if boxes is None:
-            counts = torch.bincount(self.placed.long(), minlength=number)
-            below = counts.cumsum(0).sub_(counts)
-            boxes = torch.cat([torch.where(counts > 0, ~below, below), counts.max()[None]])
+            at = self.placed.long()
+            counts = torch.bincount(at, minlength=number)
+            below, most = counts.cumsum(0).sub_(counts), counts.max()[None]
+            del counts  # with many positives each of these takes a share of the memory of the logits
+            below[at] = ~below[at]
+            boxes = torch.cat([below, most])
+            del below
         self.boxes = boxes.long()
         self.steps = [1 << level for level in range(int(boxes[-1]).bit_length())][::-1]
         self.searched = pad(edges if exact else self.placed, (0, self.steps[0]), value=torch.inf)
