@@ -54,6 +54,8 @@ class Confidence:
             if known >= precision - 1e-9:
                 return score, low, high
         most = f"more than {self.precisions[-1][0]:g}" if self.precisions else "even 0.05"
+        if not self.precisions and self.calibration is None:
+            most += f". If an earlier version evaluated it, none are known: {HOW_TO_CALIBRATE}"
         raise ModelError(f"precision is {precision}, but on the validation images no threshold reached {most}")
 
     def select(
