@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,6 +20,9 @@ ENTRIES_PER_BLOCK = 2**15 - 1
 
 #: Minimum number of blocks per thread.
 BLOCKS_PER_THREAD = 4
+
+#: Largest relative error of a score in float32: a few roundings of 6e-8.
+ROUNDING = 2.0**-21
 
 Result = TypeVar("Result")
 
@@ -109,7 +113,7 @@ def negative_regions(block: Block, p: Tensor, bins: int) -> Tensor:
         p: Its scores, [rows, C].
         bins: Number of bins.
     """
-    return block.only_negatives(score_region(p, bins), bins).flatten()
+    return block.only_negatives(score_region(block.logits, p, bins), bins).flatten()
 
 
 def histogram(regions: Tensor, bins: int, weights: Tensor | None = None) -> Tensor:
@@ -120,6 +124,29 @@ def histogram(regions: Tensor, bins: int, weights: Tensor | None = None) -> Tens
     return ones.new_zeros(bins).index_add_(0, regions, ones)
 
 
-def score_region(p: Tensor, bins: int) -> Tensor:
-    """The bin of each score, from ``bins`` equal bins over [0, 1]; int32, because counting and look-up are faster."""
-    return p.mul(bins).int().clamp_(max=bins - 1)
+def score_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
+    """The bin of each score, from ``bins`` equal bins over [0, 1]; int32, because counting and look-up are faster.
+
+    Args:
+        logits: Any shape.
+        p: Their scores.
+        bins: Number of bins.
+    """
+    if logits.device.type != "cpu":
+        return _exact_region(logits, p, bins)  # to look for scores near an edge, the host would wait
+    low, high = (p.mul(bins * (1 + error)).floor_() for error in (-ROUNDING, ROUNDING))
+    region, near = low.int(), high.sub_(low)
+    if near.sum() > 0:
+        near = near.bool()
+        region[near] = _exact_region(logits[near], p[near], bins)
+    return region
+
+
+def _exact_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
+    """The same, by comparing logits with the nearest edge: a rounded score may be on its wrong side."""
+    nearest = p.mul(bins).round_().int()
+    below = torch.arange(bins + 1, dtype=torch.float64, device=logits.device)
+    exact = torch.log(below / (bins - below))
+    edges = exact.to(logits.dtype)
+    edges = torch.where(edges < exact, torch.nextafter(edges, edges.new_tensor(math.inf)), edges)
+    return nearest.sub_(logits.lt(edges.index_select(0, nearest.flatten()).view_as(logits)).int())

@@ -45,7 +45,8 @@ class GHMLoss(SamplewiseLoss):
 
     def compute(self, samples: Samples) -> ValueAndGradient:
         detached, positives = samples.values, samples.positives
-        regions = samples.only_positives(score_region(positives.neg().sigmoid(), self.bins), self.bins)  # [P]
+        mirrored = positives.neg()  # the gradient norm of a positive is 1 − p
+        regions = samples.only_positives(score_region(mirrored, mirrored.sigmoid(), self.bins), self.bins)  # [P]
         now = all_reduce_mean(self._count(samples) + histogram(regions, self.bins + 1)[: self.bins])
         average = torch.where(self.counts > 0, self.momentum * self.counts + (1 - self.momentum) * now, now)
         average = torch.where(now > 0, average, self.counts)
@@ -56,8 +57,8 @@ class GHMLoss(SamplewiseLoss):
 
         gradient = torch.empty_like(detached, memory_format=torch.contiguous_format)
         negative = self._negatives(samples, weights, gradient)
-        positive = (weights[regions] * F.softplus(-positives)).sum(dtype=torch.float64)
-        samples.write(gradient, -weights[regions] * positives.neg().sigmoid())
+        positive = (weights[regions] * F.softplus(mirrored)).sum(dtype=torch.float64)
+        samples.write(gradient, -weights[regions] * mirrored.sigmoid())
         return with_gradient(samples, positive + negative, gradient, positive, negative)
 
     def _count(self, samples: Samples) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rankwise.losses import ALRPLoss, APELoss, PositiveBoxes, RankDetLoss, RankSortLoss
+from rankwise.losses.blocks import _exact_region, score_region
 
 SCENES = json.loads((Path(__file__).parent / "ranking_losses.json").read_text())
 METHODS = ["dense", "fast"]
@@ -132,6 +133,25 @@ def test_rankdet_follows_the_definition_pair_by_pair(method):
     torch.testing.assert_close(outcome.parts["iou_guided"], guided.detach())
     wanted = gradient_of(ranking + guided, logits)
     torch.testing.assert_close(gradient_of(outcome.loss, logits), wanted, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_rankdet_groups_a_logit_next_to_an_edge_by_its_sign_although_its_score_rounds_to_the_edge(dtype):
+    logits = torch.tensor([[1.0], [-1.2e-7], [2.0], [-2.0]], dtype=dtype)
+    labels, quality = torch.tensor([0, 1, 1, 1]), torch.ones(4)
+    means = torch.stack([(torch.sigmoid(torch.tensor(-2.0)) + 0.5) / 2, torch.sigmoid(torch.tensor(2.0))])
+    errors = torch.exp(means - torch.sigmoid(torch.tensor(1.0)))
+    wanted = errors.square().sum() / errors.sum()
+    assert float(RankDetLoss(groups=2)(logits, labels, quality)) == pytest.approx(float(wanted), abs=1e-3)
+
+
+@pytest.mark.parametrize("bins", [2, 10, 30, 99, 100])
+def test_scores_next_to_an_edge_are_in_the_bin_of_their_logit(bins):
+    edges = torch.log(torch.arange(1, bins) / torch.arange(bins - 1, 0, -1, dtype=torch.float64))
+    near = torch.cat([edges.float() * (1 + step * 2.0**-23) for step in range(-3, 4)] + [torch.tensor([-1e-30, 1e-30])])
+    wanted = (near.double()[:, None] >= edges).sum(1)
+    for region in (score_region, _exact_region):
+        assert region(near, near.sigmoid(), bins).tolist() == wanted.tolist()
 
 
 def test_rankdet_has_no_sorting_term_if_no_two_positives_share_a_class():
