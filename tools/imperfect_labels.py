@@ -1,11 +1,14 @@
 """Compares losses on a small dataset whose labels are incomplete: part of the training annotations is removed.
 
     python tools/imperfect_labels.py --pretrained mobilenetv2_100.safetensors [--out runs/imperfect_labels]
-        [--removed 0 20 40] [--seeds 3] [--losses "APELoss()" "FocalLoss()"] [--data DIR --images 600 --size 128]
+        [--removed 0 20 40] [--seeds 3] [--losses "APELoss()" "FocalLoss()"] [--objects 30]
+        [--data DIR --images 600 --size 128]
 
 By default the images are drawn: blood cells that touch each other, 160 pixels, three classes of very different
 frequency (86, 6 and 8 %), boxes off by 3 % of their size, 200 images for training and 250 for validation, whose labels
-are complete. ``--data`` takes a random part of a dataset in COCO format instead.
+are complete. ``--objects`` draws more and smaller cells. ``--data`` takes a random part of a dataset in COCO format
+instead. ``--losses`` are Python expressions in which ``done`` is the share of the steps done, in tenths:
+``"APELoss(lam=2 + 6 * done)"`` has a λ that rises from 2 to 8.
 
 A run trains neck and head of the recipe photos_mobilenet with 48 channels for ``--steps`` steps. The backbone is
 frozen and its features are computed once, so that a run takes 20 seconds on one core. Finished runs are not repeated.
@@ -40,6 +43,7 @@ from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
 SIDE, SCALE = 160, 2  # of a drawn image, and how much larger it is drawn
 CLASSES = ("red", "white", "platelet")
 BATCH = 8
+OBJECTS = 13  # red cells per image, on average
 
 
 def main() -> None:
@@ -48,6 +52,7 @@ def main() -> None:
     parser.add_argument("--pretrained", required=True, help="ImageNet weights of timm's mobilenetv2_100.")
     parser.add_argument("--out", type=Path, default=Path("runs/imperfect_labels"))
     parser.add_argument("--data", type=Path, help="A dataset in COCO format instead of drawn cells.")
+    parser.add_argument("--objects", type=int, default=OBJECTS, help="Red cells to try to draw per image, on average.")
     parser.add_argument("--images", type=int, default=600, help="How many training images of --data to use.")
     parser.add_argument("--size", type=int, default=SIDE, help="Side of the input in pixels.")
     parser.add_argument("--removed", type=int, nargs="+", default=[0, 20, 40], help="Percent of the annotations.")
@@ -55,9 +60,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
     config = parser.parse_args()
-    whole = config.out / ("cells" if config.data is None else f"{config.data.name}{config.images}")
+    drawn = "cells" if config.objects == OBJECTS else f"cells{config.objects}"
+    whole = config.out / (drawn if config.data is None else f"{config.data.name}{config.images}")
     if not (whole / "annotations").is_dir():
-        draw_cells(whole) if config.data is None else take_part(config.data, whole, config.images)
+        draw_cells(whole, config.objects) if config.data is None else take_part(config.data, whole, config.images)
     names = [f"`{loss}`" for loss in config.losses]
     names += [f"difference to {name}" for name in names[1:]]
     print(f"| removed | {' | '.join(names)} |\n|---:|{'---:|' * len(names)}")
@@ -107,7 +113,6 @@ def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict
     detector.backbone = _Cached()  # type: ignore[assignment]
     detector._prepare = lambda features: features  # type: ignore[method-assign]
     detector = detector.to(memory_format=torch.channels_last)
-    criterion = Criterion(eval(loss, vars(rankwise.losses)), ATSS(), recipe.box)
     optimizer = build_optimizer(detector, recipe.optimizer)
     ema = MovingAverage(detector, recipe.train.ema)
     targets = [_targets(record, size) for record, size in zip(train_set.records, sizes, strict=True)]
@@ -118,6 +123,8 @@ def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict
         picked, order = order[:BATCH], order[BATCH:]
         keys = list(zip(picked, rng.integers(0, 2, BATCH), strict=True))
         set_lr(optimizer, lr_factor(step, recipe.schedule, len(sizes) // BATCH, steps))
+        made = eval(loss, {**vars(rankwise.losses), "done": 10 * step // steps / 10})
+        criterion = Criterion(made, ATSS(), recipe.box)
         losses = criterion(detector(_batch(levels, keys)), [targets[image][flip] for image, flip in keys])
         optimizer.zero_grad(set_to_none=True)
         losses.total.backward()
@@ -209,7 +216,7 @@ def take_part(source: Path, folder: Path, images: int) -> None:
         (folder / split).symlink_to((source / split).resolve())
 
 
-def draw_cells(folder: Path) -> None:
+def draw_cells(folder: Path, objects: int) -> None:
     """Draws training and validation images with their annotations."""
     (folder / "annotations").mkdir(parents=True)
     for split, seed, number in (("train", 1, 200), ("val", 2, 250)):
@@ -217,11 +224,11 @@ def draw_cells(folder: Path) -> None:
         (folder / split).mkdir()
         images, annotations = [], []
         for index in range(1, number + 1):
-            picture, objects = _picture(rng)
+            picture, placed = _picture(rng, objects)
             name = f"{index - 1:04d}.png"
             picture.save(folder / split / name)
             images.append({"id": index, "file_name": name, "width": SIDE, "height": SIDE})
-            for kind, (left, top, right, bottom) in objects:
+            for kind, (left, top, right, bottom) in placed:
                 box = [left, top, right - left, bottom - top]
                 one = {"id": len(annotations) + 1, "image_id": index, "category_id": kind + 1, "bbox": box}
                 annotations.append({**one, "area": box[2] * box[3], "iscrowd": 0})
@@ -230,19 +237,20 @@ def draw_cells(folder: Path) -> None:
         (folder / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
 
 
-def _picture(rng: np.random.Generator) -> tuple[Image.Image, list[tuple[int, list[float]]]]:
-    """One image: 8 to 19 red cells, 0 to 2 white cells, 0 to 3 platelets, and their classes and boxes."""
+def _picture(rng: np.random.Generator, number: int) -> tuple[Image.Image, list[tuple[int, list[float]]]]:
+    """One image: red cells, 0 to 2 white cells, 0 to 3 platelets, and their classes and boxes."""
     side = SIDE * SCALE
     canvas = np.ones((side, side, 3), np.float32) * np.array([228, 220, 214], np.float32) + rng.normal(0, 4, 3)
     placed: list[tuple[float, float, float]] = []
     objects: list[tuple[int, list[float]]] = []
-    kinds = [0] * int(rng.integers(8, 20)) + [1] * int(rng.choice([0, 1, 1, 1, 2]))
+    shrunk = min(1.0, math.sqrt(OBJECTS / number))  # so that all find a place
+    kinds = [0] * int(rng.integers(number - 5, number + 7)) + [1] * int(rng.choice([0, 1, 1, 1, 2]))
     kinds += [2] * int(rng.choice([0, 0, 1, 1, 2, 3]))
     rng.shuffle(kinds)
     for kind in kinds:
         for _ in range(6):
             x, y = rng.uniform(0, SIDE, 2)
-            size = {0: rng.normal(15, 1.4), 1: rng.normal(25, 3), 2: rng.uniform(3.5, 6)}[kind]
+            size = {0: rng.normal(15, 1.4), 1: rng.normal(25, 3), 2: rng.uniform(3.5, 6)}[kind] * shrunk
             if all(math.hypot(x - a, y - b) > 0.72 * (size + r) for a, b, r in placed):
                 break
         else:

@@ -172,7 +172,12 @@ class Detector(nn.Module):
         return results if several else results[0]
 
     def save(self, path: str | PathLike[str], **extra: Any) -> None:
-        """Writes weights, settings, classes, calibration and thresholds to one .safetensors file."""
+        """Writes weights, settings, classes, calibration and thresholds to one .safetensors file.
+
+        Args:
+            path: The output file.
+            **extra: Other plain values to store, such as the epoch and its AP.
+        """
         confidence = None if self.confidence == Confidence() else self.confidence
         weights.write(Path(path), self.state_dict(), self.settings, self.classes, extra, confidence)
 

@@ -15,7 +15,7 @@ MOMENTUM = 0.95
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW whose groups with ``orthogonal`` make steps in which all directions of a layer count alike.
+    """AdamW whose parameter groups with ``orthogonal: True`` make steps in which all directions of a layer count alike.
 
     The momentum of a layer, as a matrix with one row per output, is replaced by the nearest matrix with equal singular
     values; its size is that of AdamW's steps, so that learning rate and weight decay mean the same. torch.optim.Muon
@@ -23,33 +23,22 @@ class Muon(torch.optim.AdamW):
 
     Muon: An optimizer for hidden layers in neural networks, Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/;
     the size of a step: Muon is Scalable for LLM Training, Liu et al. 2025, https://arxiv.org/abs/2502.16982.
-
-    Args:
-        params: Parameter groups; in those with ``orthogonal: True`` each parameter has at least two dimensions.
-        lr: Learning rate.
-        betas: AdamW's.
-        fused: AdamW's.
     """
-
-    def __init__(
-        self,
-        params: list[dict[str, Any]],
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        fused: bool | None = None,
-    ) -> None:
-        super().__init__(params, lr=lr, betas=betas, fused=fused)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Makes one step."""
-        layers = [group for group in self.param_groups if group.get("orthogonal")]
+        value = None
+        if closure is not None:
+            with torch.enable_grad():
+                value = closure()
+        layers = [group for group in self.param_groups if group["orthogonal"]]
         kept = [(weight, weight.grad) for group in layers for weight in group["params"]]
         for group in layers:
             self._orthogonal_step(group)
         for weight, _ in kept:
             weight.grad = None  # AdamW passes by what has no gradient
-        value = super().step(closure)
+        super().step()
         for weight, gradient in kept:
             weight.grad = gradient
         return value

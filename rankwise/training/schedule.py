@@ -35,7 +35,7 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool 
             "name": "backbone" if backbone else "head",
             "lr": settings.lr * (settings.backbone_lr if backbone else 1.0),
             "weight_decay": settings.weight_decay if decays else 0.0,
-            **({"orthogonal": True} if orthogonal else {}),
+            "orthogonal": orthogonal,
         }
         for (backbone, decays, orthogonal), weights in groups.items()
     ]

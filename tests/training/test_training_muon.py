@@ -73,7 +73,7 @@ def test_every_layer_of_a_detector_is_in_one_group():
     optimizer = build_optimizer(detector, settings(backbone_lr=0.5))
     groups = [(group, id(weight)) for group in optimizer.param_groups for weight in group["params"]]
     assert sorted(key for _, key in groups) == sorted(id(w) for w in detector.parameters() if w.requires_grad)
-    orthogonal = {key for group, key in groups if group.get("orthogonal")}
+    orthogonal = {key for group, key in groups if group["orthogonal"]}
     by_adam = {name for name, w in detector.named_parameters() if w.ndim > 1 and id(w) not in orthogonal}
     assert by_adam == {"head.class_output.weight", "head.box_output.weight"}
 

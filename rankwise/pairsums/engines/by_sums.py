@@ -111,18 +111,15 @@ class SumsEngine(ABC):
             over, faults = self._reduce(over, faults)
         return FORMULAS[spec.family](spec, Positives(logits, qualities, number), over, sums.push), faults
 
-    def gradient(self, group: Group, spec: RankingSpec, weights: Tensor, out: Tensor) -> None:
-        """Write each negative's Σ_u weights_u · rank(x_v - p_u) to its index in the group's flat gradient.
-
-        Samples that are not negatives get 0.
-        """
-        self.sums(group, spec).gradient(weights, out)
-
-    def evaluate(
-        self, group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor
+    def gradient(
+        self, group: Group, spec: RankingSpec, weights: Tensor, layout: Tensor, upstream: Tensor, out: Tensor
     ) -> None:
-        """The same times the upstream gradient, from a table with its layout, in engines whose ``terms`` has one."""
-        raise NotImplementedError
+        """Write each negative's Σ_u weights_u · rank(x_v - p_u), times the upstream gradient, to the flat gradient.
+
+        Samples that are not negatives get 0. An engine whose ``terms`` has tables gets the table as weights, with its
+        layout, which is otherwise empty.
+        """
+        self.sums(group, spec).gradient(weights * upstream, out)
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""
@@ -227,10 +224,7 @@ class SumsEngine(ABC):
                 group = Group(values[chosen], kept.skip[:0], positives, nothing)
                 part = torch.empty_like(group.values)
             weights, layout = kept.weights[used:unused], kept.layouts[slice(*laid_out)]
-            if len(layout):
-                self.evaluate(group, spec, layout, weights, upstream, part)
-            else:
-                self.gradient(group, spec, weights * upstream, part)
+            self.gradient(group, spec, weights, layout, upstream, part)
             if spec.max_negatives is not None:
                 out[chosen] = part
         own = torch.mul(kept.gradient, upstream, out=torch.empty_like(kept.gradient, dtype=out.dtype))

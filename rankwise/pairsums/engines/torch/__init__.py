@@ -42,12 +42,15 @@ class TorchEngine(SumsEngine):
             return terms, faults
         return terms._replace(table=sums.table(terms.weights), layout=sums.layout), faults
 
-    def evaluate(
-        self, group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor
+    def gradient(
+        self, group: Group, spec: RankingSpec, weights: Tensor, layout: Tensor, upstream: Tensor, out: Tensor
     ) -> None:
-        """Write each sample's gradient, from the table and its layout that ``terms`` gave."""
-        module = step if isinstance(spec.distance, Step) else sigmoid
-        module.evaluate(group, spec, layout, table, upstream, out)
+        """Write each sample's gradient, from the table that ``terms`` gave if it has a layout."""
+        if len(layout):
+            module = step if isinstance(spec.distance, Step) else sigmoid
+            module.evaluate(group, spec, layout, weights, upstream, out)
+        else:
+            super().gradient(group, spec, weights, layout, upstream, out)
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
         """The loss, numbers for the log, and what the backward pass needs."""
