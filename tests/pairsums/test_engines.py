@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import rankwise.pairsums
 from rankwise.losses import ALRPLoss, APELoss, PairwiseError, PELoss, RankSortLoss, Sigmoid, Step, ValidNegatives
 from rankwise.pairsums import RankingSpec, Samples, SigmoidCrossEntropy, choose, engines
+from rankwise.pairsums.engines.torch import lattice
 
 ENGINES = ["numba", "torch"]
 
@@ -28,6 +29,26 @@ ENGINES = ["numba", "torch"]
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_sample_gets_the_gradient_of_the_definition(name, stage, method):
     assert_exact(LOSSES[name], method, *scene(*STAGES[stage]))
+
+
+@pytest.fixture
+def _as_many(monkeypatch):
+    """The torch engine takes any number of samples for many."""
+    monkeypatch.setattr(lattice, "MANY", 0)
+    monkeypatch.setattr(lattice, "SHARE", 1000)
+    monkeypatch.setattr(lattice, "ONE", 1 << 11)
+
+
+@pytest.mark.usefixtures("_as_many")
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("stage", STAGES)
+def test_many_samples_get_the_gradient_of_the_definition_in_torch(name, stage):
+    assert_exact(LOSSES[name], "torch", *scene(*STAGES[stage]))
+
+
+@pytest.mark.usefixtures("_as_many")
+def test_many_samples_of_any_finite_float32_are_summed_right_in_torch():
+    huge("torch")
 
 
 @pytest.mark.parametrize("method", ENGINES)
