@@ -16,11 +16,11 @@ from rankwise.integrations.transformers import use_ranking
 from rankwise.losses import APELoss
 
 
-def build(classes: int) -> RTDetrV2ForObjectDetection:
+def build(classes: int, width: int = 32, queries: int = 50) -> RTDetrV2ForObjectDetection:
     """An RT-DETR v2 from a config, narrow, with random weights: nothing is fetched."""
     backbone = RTDetrResNetConfig(
-        embedding_size=32,
-        hidden_sizes=[32, 64, 128, 256],
+        embedding_size=width,
+        hidden_sizes=[width, 2 * width, 4 * width, 8 * width],
         depths=[1, 1, 1, 1],
         layer_type="basic",
         out_features=["stage2", "stage3", "stage4"],
@@ -28,15 +28,15 @@ def build(classes: int) -> RTDetrV2ForObjectDetection:
     config = RTDetrV2Config(
         backbone_config=backbone,
         freeze_backbone_batch_norms=False,  # frozen statistics only suit pretrained weights
-        encoder_in_channels=[64, 128, 256],
-        encoder_hidden_dim=128,
-        encoder_ffn_dim=256,
-        decoder_in_channels=[128, 128, 128],
-        d_model=128,
-        decoder_ffn_dim=256,
+        encoder_in_channels=[2 * width, 4 * width, 8 * width],
+        encoder_hidden_dim=4 * width,
+        encoder_ffn_dim=8 * width,
+        decoder_in_channels=[4 * width] * 3,
+        d_model=4 * width,
+        decoder_ffn_dim=8 * width,
         decoder_layers=2,
-        num_queries=50,
-        num_denoising=50,
+        num_queries=queries,
+        num_denoising=queries,
         num_labels=classes,
     )
     return RTDetrV2ForObjectDetection(config)
