@@ -20,13 +20,13 @@ import argparse
 import json
 import math
 import random
-import statistics
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageFilter
+from small_data import summary, take_part
 from torch import Tensor, nn
 
 import rankwise.losses
@@ -63,7 +63,7 @@ def main() -> None:
     drawn = "cells" if config.objects == OBJECTS else f"cells{config.objects}"
     whole = config.out / (drawn if config.data is None else f"{config.data.name}{config.images}")
     if not (whole / "annotations").is_dir():
-        draw_cells(whole, config.objects) if config.data is None else take_part(config.data, whole, config.images)
+        draw_cells(whole, config.objects) if config.data is None else take_part(config.data, whole, config.images, 400)
     names = [f"`{loss}`" for loss in config.losses]
     names += [f"difference to {name}" for name in names[1:]]
     print(f"| removed | {' | '.join(names)} |\n|---:|{'---:|' * len(names)}")
@@ -74,13 +74,8 @@ def main() -> None:
         }
         first, *others = found.values()
         differences = [[a - b for a, b in zip(first, other, strict=True)] for other in others]
-        cells = [_summary(values) for values in found.values()] + [_summary(values, "+") for values in differences]
+        cells = [summary(values) for values in found.values()] + [summary(values, "+") for values in differences]
         print(f"| {share} % | {' | '.join(cells)} |", flush=True)
-
-
-def _summary(values: list[float], sign: str = "") -> str:
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.1f}{spread}"
 
 
 def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole: Path) -> float:
@@ -201,19 +196,6 @@ def remove(whole: Path, share: int) -> Path:
             content["annotations"] = [one for one in content["annotations"] if one["id"] not in gone]
         (data / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
     return data
-
-
-def take_part(source: Path, folder: Path, images: int) -> None:
-    """A random part of a dataset in COCO format: so many training images, and 400 of the validation images."""
-    rng = random.Random(1)
-    (folder / "annotations").mkdir(parents=True)
-    for split, number in (("train", images), ("val", 400)):
-        content = json.loads((source / "annotations" / f"instances_{split}.json").read_text())
-        content["images"] = rng.sample(content["images"], min(number, len(content["images"])))
-        kept = {image["id"] for image in content["images"]}
-        content["annotations"] = [one for one in content["annotations"] if one["image_id"] in kept]
-        (folder / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
-        (folder / split).symlink_to((source / split).resolve())
 
 
 def draw_cells(folder: Path, objects: int) -> None:

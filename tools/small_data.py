@@ -84,8 +84,8 @@ def compare_losses(config: argparse.Namespace) -> None:
         print("|---|---:|---:|---:|")
         for loss, values in found.items():
             difference = [a - b for a, b in zip(first, values, strict=True)]
-            gap = "" if values is first else _summary(difference, "+")
-            print(f"| `{loss}` | {', '.join(f'{ap:.1f}' for ap in values)} | {_summary(values)} | {gap} |", flush=True)
+            gap = "" if values is first else summary(difference, "+")
+            print(f"| `{loss}` | {', '.join(f'{ap:.1f}' for ap in values)} | {summary(values)} | {gap} |", flush=True)
 
 
 def take_part(source: Path, folder: Path, train: int, val: int) -> None:
@@ -115,7 +115,8 @@ def _short(flag: str) -> str:
     return f"-{name}={Path(value).name}"
 
 
-def _summary(values: list[float], sign: str = "") -> str:
+def summary(values: list[float], sign: str = "") -> str:
+    """Mean and standard deviation."""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):{sign}.1f}{spread}"
 
