@@ -121,6 +121,7 @@ def check(
         report.faults.append(Fault("missing split", str(root), what, todo))
     for role in ("train", "val"):
         matches = matching_splits(role, source.splits)
+        report.faults.extend(_nothing_in(split) for split in report.splits if split.name in matches and not split.boxes)
         if len(matches) > 1:
             report.notes.append(
                 f"There are several {role} splits: {', '.join(matches)}; choose one with --data.{role}."
@@ -128,6 +129,14 @@ def check(
     if not matching_splits("val", source.splits):
         report.notes.append("There is no validation split: training holds out a tenth of the images.")
     return report
+
+
+def _nothing_in(split: SplitReport) -> Fault:
+    """The fault of a split from which nothing can be learned or measured."""
+    if not split.images:
+        return Fault("empty split", f"{split.name} split", "has no usable images", "add some, or remove the split")
+    what = f"has {counted(split.images, 'image')} and not one box"
+    return Fault("empty split", f"{split.name} split", what, "check that its annotations are where the format has them")
 
 
 def _whole_file(error: DataError) -> Fault:

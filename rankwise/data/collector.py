@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from rankwise.data.dataset import ImageRecord
 from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
-from rankwise.files.names import shortened, shown
+from rankwise.files.names import counted, shortened, shown
 from rankwise.images.reading import MAX_PIXELS, read_header
 
 #: Boxes that extend beyond the image by less than this many pixels are clipped silently: it is rounding.
@@ -159,6 +160,10 @@ class AnnotationCollector:
                 f"{len(self._by_end):,} images were found by the end of their path, such as {shown(name)!r} as "
                 f"{shown(self.folder.relative(path))}"
             )
+        times = Counter(image.path for image in self._images)
+        if twice := [path for path, count in times.items() if count > 1]:
+            name = shown(self.folder.relative(twice[0]))
+            said.append(f"{counted(len(twice), 'image')} listed more than once, such as {name}: every entry is used")
         return Reading(records, classes, category_ids, self.faults, self.clipped, said)
 
     def add_image(
@@ -230,6 +235,11 @@ class AnnotationCollector:
             allowed = np.maximum(CLIPPED_PIXELS, CLIPPED_SHARE * np.tile(sizes[owner], 2))
             little = np.asarray(np.all(np.abs(boxes - clipped) <= allowed, axis=1))
             outside = finite & ~empty & (~little | ~seen)
+        if len(boxes) and self.box_word != "line" and boxes.max() <= 1:  # lines are relative, and were scaled
+            what = (
+                f"{counted(len(boxes), 'box', 'boxes')}, all within the first pixel: their corners look like fractions"
+            )
+            self.add_fault("boxes as fractions", self._images[owner[0]].file, what, "give them in pixels")
         for row in np.flatnonzero(~finite | empty | outside):
             self._box_fault(int(row), boxes[row], bool(finite[row]), bool(empty[row]), bool(seen[row]))
         self.clipped = int((finite & ~empty & ~outside & (beyond >= TOLERANCE)).sum())

@@ -9,6 +9,9 @@ from urllib.parse import unquote
 
 from rankwise.images.reading import IMAGE_ENDINGS
 
+#: Most folders of a name that are looked for one after the other.
+_DEEPEST = 32
+
 
 class Folder:
     """The folder of a dataset; directory listings are cached.
@@ -32,7 +35,10 @@ class Folder:
 
     def inside(self, path: Path) -> Path | None:
         """The path below the root; None if it leads out."""
-        ways = ((_absolute(path), self._absolute_root), (os.path.realpath(path), self._real_root))
+        try:
+            ways = ((_absolute(path), self._absolute_root), (os.path.realpath(path), self._real_root))
+        except ValueError:  # an invalid file name
+            return None
         for target, root in ways:
             if _within(target, root):
                 return self.root / os.path.relpath(target, root)
@@ -124,12 +130,15 @@ def _is_absolute(name: str) -> bool:
 
 
 def path_ends(name: str) -> Iterator[str]:
-    """The name without its first folder, without its first two, and so on; nothing if it contains ``..``."""
+    """The name without its first folder, without its first two, and so on; nothing if it contains ``..``.
+
+    Of a name with more folders than anybody nests, only the last ones count: each end is looked for.
+    """
     if "?d=" in name:  # files of Label Studio that were not uploaded
         name = name.partition("?d=")[2]
     if "://" in name:
         name = name.partition("://")[2].partition("?")[0]
-    parts = [part for part in _plain(unquote(name)).split("/") if part not in ("", ".")]
+    parts = [part for part in _plain(unquote(name)).split("/") if part not in ("", ".")][-_DEEPEST:]
     while parts and (parts[0] == ".." or parts[0].endswith(":")):
         parts = parts[1:]
     if ".." not in parts and "\0" not in name:

@@ -6,6 +6,7 @@ We do not use a library: supervision decodes every image while reading and stops
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rankwise.data.yolo_files import found_content, split_folders, yaml_file
 from rankwise.errors import DataError
 from rankwise.files.names import message_of, shortened, shown
 from rankwise.files.parsing import ParseError, read_bytes, read_text, read_yaml
-from rankwise.images.reading import MAX_PIXELS
+from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")
@@ -70,11 +71,14 @@ class YoloSource:
         """
         collector = AnnotationCollector(self.folder, "line", self.max_pixels)
         classes, category_ids, labels = labels_of(self._names, self.file, collector.faults)
-        used: set[Path] = set()
+        used: dict[Path, Path] = {}
         for number, path in enumerate(self._image_paths(split, collector), start=1):
             image_folder = path.parent.relative_to(self.folder.root)
             boxes = self.folder.root / _exchanged(image_folder, "images", "labels") / f"{path.stem}.txt"
-            used.add(boxes)
+            if (other := used.setdefault(boxes, path)) != path:
+                what = f"{other.name} and {path.name} have the same label file, {self.folder.relative(boxes)}"
+                collector.add_fault("shared labels", self.folder.relative(path), what, "rename one, with its labels")
+                continue
             image = collector.add_image(number, path, 0, 0, self.folder.relative(boxes))
             if image is None or not self.folder.find(boxes.name, boxes.parent):
                 continue
@@ -207,20 +211,26 @@ class YoloSource:
             left, top, right, bottom = _corners(values[1:])
             collector.add_box(image, number, (left * width, top * height, right * width, bottom * height), label)
 
-    def _labels_without_image(self, used: set[Path], collector: AnnotationCollector) -> None:
-        """Label files without an image in any split."""
+    def _labels_without_image(self, used: Collection[Path], collector: AnnotationCollector) -> None:
+        """Label files without an image in any split, and those that another spelling of ``.txt`` hides."""
         root = self.folder.root
         folders = {path.parent for path in used if "labels" in path.relative_to(root).parts}
         for folder in sorted(folders):
             images = root / _exchanged(folder.relative_to(root), "labels", "images")
-            stems = {path.stem for path in images.iterdir()} if images.is_dir() else set()
-            for path in sorted(folder.glob("*.txt")):
-                if path not in used and path.stem not in stems and path.name != "classes.txt":
+            found = images.iterdir() if images.is_dir() else ()
+            stems = {path.stem for path in found if path.suffix.lower() in IMAGE_ENDINGS}
+            for path in sorted(folder.iterdir() if folder.is_dir() else ()):
+                if path.suffix != ".txt" and path.suffix.lower() == ".txt":
+                    file, todo = self.folder.relative(path), "rename it"
+                    collector.add_fault("bad entry", file, "is not read: label files end in .txt", todo)
+                elif path.suffix != ".txt":
+                    continue
+                elif path not in used and path.stem not in stems and path.name != "classes.txt":
                     collector.add_fault(
                         "missing image",
                         self.folder.relative(path),
                         "there is no image with this name",
-                        "add it to the image folder or remove this file",
+                        f"add it to the image folder ({', '.join(sorted(IMAGE_ENDINGS))}) or remove this file",
                     )
 
 
@@ -236,9 +246,12 @@ def _load(path: Path, file: str) -> dict[str, Any]:
 
 def _text(path: Path, file: str) -> str:
     try:
-        return read_bytes(path).decode("utf-8", "replace")
+        text = read_bytes(path).decode("utf-8", "replace")
     except ParseError as error:
         raise DataError(f"{file}: {error}; it should be a list of images") from error
+    if "\0" in text:
+        raise DataError(f"{file}: is not text; name a folder of images, or a text file with one image per line")
+    return text
 
 
 def _names(content: dict[str, Any], file: str) -> dict[int, str]:
@@ -249,13 +262,15 @@ def _names(content: dict[str, Any], file: str) -> dict[int, str]:
     if not isinstance(names, dict) or not names:
         raise DataError(f"{file}: has no 'names'; add the class names")
     for name in names.values():
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not name.strip():
             raise DataError(f"{file}: 'names' has {shortened(name)}; give each class a text as its name")
     try:
         numbered = {int(number): name for number, name in names.items()}
     except (TypeError, ValueError) as error:
         raise DataError(f"{file}: the keys of 'names' are not integers; number the classes from 0") from error
     count = content.get("nc")
+    if len(numbered) < len(names):
+        raise DataError(f"{file}: 'names' has a number twice, as in 1 and 01; number the classes from 0")
     if count not in _EMPTY and count != str(len(numbered)):
         raise DataError(f"{file}: nc is {shown(count)}, but there are {len(numbered)} names; correct or remove nc")
     return numbered

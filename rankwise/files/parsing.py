@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rankwise.errors import UserError
-from rankwise.files.names import shown
+from rankwise.files.names import shortened, shown
 
 #: Maximum size in bytes of a file with settings or results. Annotations have another limit.
 LIMIT = 64 * 2**20
@@ -75,10 +75,10 @@ def parse_json(text: str | bytes) -> Any:
     """Parses a JSON text.
 
     Raises:
-        ParseError: If it is not JSON, nested too deeply, or has a number of thousands of digits.
+        ParseError: If it is not JSON, nested too deeply, or has a key twice or a number of thousands of digits.
     """
     try:
-        return json.loads(_decoded(text) if isinstance(text, bytes) else text)
+        return json.loads(_decoded(text) if isinstance(text, bytes) else text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at").removesuffix(" starting")
         raise ParseError(f"not valid JSON: {what} in line {error.lineno}, column {error.colno}") from error
@@ -88,6 +88,19 @@ def parse_json(text: str | bytes) -> Any:
         raise
     except ValueError as error:  # an integer with more digits than Python converts
         raise ParseError("not valid JSON: a number has too many digits") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; Python would keep the last value of a key that is there twice, and drop the others."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _twice(next(key for key in keys if keys.count(key) > 1))
+    return values
+
+
+def _twice(key: object, place: str = "") -> ParseError:
+    return ParseError(f"it has {shortened(key)} twice{place}: keep one of them")
 
 
 def read_yaml(path: str | os.PathLike[str], as_text: bool = False, limit: int = YAML_LIMIT) -> Any:
@@ -109,7 +122,7 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
         as_text: Keep every value as text.
 
     Raises:
-        ParseError: If it is not YAML, nested too deeply, or has aliases, which can expand to gigabytes.
+        ParseError: If it is not YAML, nested too deeply, has a key twice or aliases, which can expand to gigabytes.
     """
     import yaml
 
@@ -130,7 +143,9 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
                 raise ParseError("not valid YAML: it is nested too deeply")
         loader = yaml.BaseLoader(text) if as_text else yaml.SafeLoader(text)
         try:
-            return loader.get_single_data()
+            node = loader.get_single_node()
+            _refuse_double_keys(node)
+            return None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -142,6 +157,18 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
         if isinstance(error, ParseError):
             raise
         raise ParseError(f"not valid YAML: {shown(str(error).splitlines()[0])}") from error
+
+
+def _refuse_double_keys(node: Any) -> None:
+    """Raises a ParseError if a mapping has a key twice; PyYAML would drop all but the last."""
+    keys = set()
+    for part in () if node is None or isinstance(node.value, str) else node.value:
+        key, value = part if isinstance(part, tuple) else (None, part)
+        if key is not None and isinstance(key.value, str):
+            if key.value in keys:
+                raise _twice(key.value, f", the second time in line {key.start_mark.line + 1}")
+            keys.add(key.value)
+        _refuse_double_keys(value)
 
 
 def _decoded(content: bytes) -> str:
