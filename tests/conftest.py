@@ -20,7 +20,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job;
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no process of several has a long one left at the end."""
+    """Files with slow tests come first, so that no process of several has a long one left at the end.
+
+    Files for Triton's interpreter, which must be chosen before Triton is imported, are run by ``test_triton.py`` in a
+    separate process.
+    """
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        for item in items:
+            if item.path.stem.endswith("_interpreted"):
+                item.add_marker(pytest.mark.skip(reason="needs TRITON_INTERPRET=1"))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

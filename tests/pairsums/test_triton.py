@@ -26,8 +26,9 @@ LIMITS = {"APE": 12, "PE": 12, "sigmoid": 12, "interpolated sigmoid": 16, "narro
 @pytest.mark.timeout(1200)
 @pytest.mark.slow
 def test_the_numbers_are_right_in_the_interpreter():
-    """The interpreter must be chosen before triton is imported, so the tests run in a process of their own."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "test_triton_interpreted.py")]
+    """The interpreter must be chosen before triton is imported, so these files run in one process of their own."""
+    files = sorted(HERE.parent.glob("*/test_*_interpreted.py"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, files)]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=HERE.parent.parent)
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]

@@ -1,6 +1,5 @@
-"""The Triton engine's numbers, in Triton's interpreter: run with TRITON_INTERPRET=1, as `test_triton` does."""
+"""The Triton engine's numbers, in Triton's interpreter: run with TRITON_INTERPRET=1, as `test_triton.py` does."""
 
-import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +8,12 @@ import pytest
 import torch
 from ranking_specs import SCENES, SPECS, component_error, make_samples
 from torch.distributed import destroy_process_group, init_process_group
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 from rankwise.pairsums import choose, engines
 from rankwise.pairsums.spec import Forward, RankingSpec, Samples
 
-pytestmark = [
-    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # numpy in the interpreter, on values that a mask leaves out
-]
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, on values that a mask leaves out
 
 
 def run(method: str, samples: Samples, spec: RankingSpec) -> tuple[Forward, torch.Tensor]:
@@ -201,7 +197,7 @@ def _process(rank: int, folder: str) -> None:
 
 
 def test_two_processes_equal_one_with_the_whole_batch(tmp_path):
-    spawn(_process, (str(tmp_path),), nprocs=2)
+    start_processes(_process, (str(tmp_path),), nprocs=2, start_method="fork")  # which needs no imports
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name, scene in parts[0]:
         samples = make_samples(scene)

@@ -1,9 +1,10 @@
-"""Compares samplewise losses on an emulated GPU with a CPU; run by test_losses_gpu.py."""
+"""Samplewise losses on an emulated GPU: the same values as on a CPU, without a host sync."""
 
 from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from gpu_counting import CountGPUWork, on_gpu, on_host
 from torch import Tensor
@@ -59,32 +60,37 @@ def pretended(loss: Loss, logits: Tensor, *others: Tensor, launches: int = 1000)
     return on_host(value).detach(), on_host(leaf.grad)
 
 
-if __name__ == "__main__":
-    for loss, most in LOSSES:
-        for dtype, tolerance in ((torch.float32, 3e-6), (torch.float64, 1e-11)):
-            arguments = scene(dtype)
-            value, gradient = on_cpu(copy.deepcopy(loss), *arguments)
-            found, slope = pretended(copy.deepcopy(loss), *arguments, launches=most if dtype == torch.float32 else 1000)
-            torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance)
-            assert (slope - gradient).norm() <= tolerance * gradient.norm(), (loss, dtype)
-            assert not slope[arguments[1] < 0].any(), loss
+@pytest.mark.parametrize(("loss", "most"), LOSSES, ids=str)
+def test_gpu_losses_equal_cpu_without_a_sync(loss: Loss, most: int) -> None:
+    for dtype, tolerance in ((torch.float32, 3e-6), (torch.float64, 1e-11)):
+        arguments = scene(dtype)
+        value, gradient = on_cpu(copy.deepcopy(loss), *arguments)
+        found, slope = pretended(copy.deepcopy(loss), *arguments, launches=most if dtype == torch.float32 else 1000)
+        torch.testing.assert_close(found, value, rtol=tolerance, atol=tolerance)
+        assert (slope - gradient).norm() <= tolerance * gradient.norm(), dtype
+        assert not slope[arguments[1] < 0].any()
 
-        logits, labels, quality, image = scene(torch.float32)
-        background = torch.where(labels < 0, -1, 11)
-        torch.testing.assert_close(
-            pretended(copy.deepcopy(loss), logits, background, quality, image),
-            on_cpu(copy.deepcopy(loss), logits, background, quality, image),
-        )
-        bad = logits.clone()
-        bad[5, 3], labels[5] = -torch.inf, 11
-        wrong = labels.clone()
-        wrong[7] = 12
-        far = quality.clone()
-        far[1] = 1.2
-        faults = [(bad, labels, quality), (logits, wrong, quality)]
-        faults += [(logits, labels, far)] * loss.needs_quality
-        for arguments in faults:
-            value, gradient = pretended(copy.deepcopy(loss), *arguments, image)
-            assert value.isnan(), loss
-            assert gradient.isnan().any(), loss
-    print("equal")
+
+@pytest.mark.parametrize("loss", [loss for loss, _ in LOSSES], ids=str)
+def test_gpu_losses_without_positives_equal_cpu(loss: Loss) -> None:
+    logits, labels, quality, image = scene(torch.float32)
+    background = torch.where(labels < 0, -1, 11)
+    torch.testing.assert_close(
+        pretended(copy.deepcopy(loss), logits, background, quality, image),
+        on_cpu(copy.deepcopy(loss), logits, background, quality, image),
+    )
+
+
+@pytest.mark.parametrize("loss", [loss for loss, _ in LOSSES], ids=str)
+def test_gpu_losses_of_bad_values_are_nan(loss: Loss) -> None:
+    logits, labels, quality, image = scene(torch.float32)
+    bad, wrong, far = logits.clone(), labels.clone(), quality.clone()
+    bad[5, 3], labels[5], wrong[5] = -torch.inf, 11, 11
+    wrong[7] = 12
+    far[1] = 1.2
+    faults = [(bad, labels, quality), (logits, wrong, quality)]
+    faults += [(logits, labels, far)] * loss.needs_quality
+    for arguments in faults:
+        value, gradient = pretended(copy.deepcopy(loss), *arguments, image)
+        assert value.isnan()
+        assert gradient.isnan().any()
