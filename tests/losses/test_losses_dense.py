@@ -25,6 +25,7 @@ from rankwise.losses import (
     ValidNegatives,
 )
 from rankwise.losses.samplewise import SamplewiseLoss
+from rankwise.pairsums.engines.torch import lattice
 
 IMAGES, ROWS, CLASSES = 2, 60, 5
 
@@ -194,10 +195,15 @@ def test_an_integer_weight_of_a_negative_equals_repeating_it(name: str, method: 
     torch.testing.assert_close(gradient_of(weighted, leaf), gradient_of(parts.sum(), leaf))
 
 
+@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [1.0, 40.0, 1e6])
 @pytest.mark.parametrize("name", [*PAIRWISE, "adaptive step"])
-def test_fast_terms_with_weights_are_those_of_the_definition(name: str, spread: float, dtype: torch.dtype) -> None:
+def test_fast_terms_with_weights_are_those_of_the_definition(
+    name: str, spread: float, dtype: torch.dtype, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if many:  # the torch engine takes any number of samples for many
+        monkeypatch.setattr(lattice, "MANY", 0)
     make = {**PAIRWISE, "adaptive step": partial(PairwiseError, Step(0.3))}[name]
     generator = torch.Generator().manual_seed(3)
     logits = (torch.randn(3, 200, 4, generator=generator) * spread).to(dtype)

@@ -47,6 +47,13 @@ def test_many_samples_get_the_gradient_of_the_definition_in_torch(name, stage):
 
 
 @pytest.mark.usefixtures("_as_many")
+@pytest.mark.parametrize("name", ["APE", "AP", "RankSort", "aLRP"])
+def test_many_samples_at_the_ends_of_ramps_get_the_gradient_of_the_definition_in_torch(name):
+    logits, labels, quality = scene(0, 1.5, 0.5, 1.5, positives=300, rows=900)
+    assert_exact(LOSSES[name], "torch", (logits * 4).round() / 4, labels, (quality * 5).round() / 5)
+
+
+@pytest.mark.usefixtures("_as_many")
 def test_many_samples_of_any_finite_float32_are_summed_right_in_torch():
     huge("torch")
 

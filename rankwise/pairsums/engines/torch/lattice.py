@@ -20,7 +20,7 @@ MANY = 1 << 18
 SHARE = 1 << 15
 
 #: A sample adds this and its offset to its cell: one sum has the number of up to so many samples and their offsets.
-ONE = 1 << 21
+ONE = 1 << 20
 
 #: Most tables, one per thread.
 TABLES = 4
@@ -45,6 +45,11 @@ def is_for(values: Tensor) -> bool:
     return len(values) >= MANY and values.device.type == "cpu"
 
 
+def block_size(number: int) -> int:
+    """How many of so many samples are worked on at once."""
+    return max(1, min(SHARE * torch.get_num_threads(), ONE, number))
+
+
 def rounded_down(low: float, dtype: torch.dtype) -> float:
     """The largest number in a dtype that is not above."""
     number = torch.tensor(low, dtype=dtype)
@@ -56,7 +61,7 @@ def located(values: Tensor, lattice: Lattice) -> Iterator[tuple[slice, Tensor, T
     scale, low, cells = lattice
     end = torch.tensor(low + cells, dtype=values.dtype)
     highest = float(end.nextafter(values.new_tensor(-torch.inf)) if float(end) >= low + cells else end)
-    step = SHARE * torch.get_num_threads()
+    step = block_size(len(values))
     offset, number = values.new_empty(2, step)
     cell = torch.empty(step, dtype=torch.int32)
     for start in range(0, len(values), step):
@@ -76,39 +81,56 @@ def moments(values: Tensor, lattice: Lattice, weight: Tensor | None = None) -> T
         lattice: The cells.
         weight: How often each sample counts, float64 [n]; None: once.
     """
-    threads = torch.get_num_threads()
-    step, tables = min(SHARE * threads, len(values)), min(threads, TABLES)
-    result = torch.zeros(2, lattice.cells, dtype=torch.float64)
-    terms, row = result.new_empty(step), torch.empty(step, dtype=torch.int64)
-    sums, added = result.new_zeros(tables, lattice.cells), 0
+    moments = Moments(lattice, len(values))
     for part, cell, offset in located(values, lattice):
-        size = len(cell)
-        row[:size].copy_(cell)
-        each = terms[:size].copy_(offset)
+        moments.add(cell, offset, None if weight is None else weight[part])
+    return moments.total()
+
+
+class Moments:
+    """Number of samples in each cell and the sum of their offsets, while samples are added.
+
+    Args:
+        lattice: The cells.
+        most: Number of all samples.
+    """
+
+    def __init__(self, lattice: Lattice, most: int) -> None:
+        step, threads = block_size(most), min(torch.get_num_threads(), TABLES)
+        self.table = torch.zeros(2, lattice.cells, dtype=torch.float64)
+        self.sums, self.added = self.table.new_zeros(threads, lattice.cells), 0
+        self.terms, self.row = self.table.new_empty(step), torch.empty(step, dtype=torch.int64)
+
+    def add(self, cell: Tensor, offset: Tensor, weight: Tensor | None) -> None:
+        """Add a block of samples."""
+        row, terms = self.row[: len(cell)].copy_(cell), self.terms[: len(cell)].copy_(offset)
         if weight is not None:
-            result[1].scatter_add_(0, row[:size], each.mul_(weight[part]))
-            result[0].scatter_add_(0, row[:size], weight[part])
-            continue
-        if added + size > ONE:
-            _unpack(sums, result)
-            added = 0
-        shape = (tables if size % tables == 0 else 1), -1  # a table per thread: they may not write to the same one
-        sums[: shape[0]].scatter_add_(1, row[:size].view(shape), each.add_(ONE).view(shape))
-        added += size
-    return _unpack(sums, result) if weight is None else result
+            self.table[0].scatter_add_(0, row, weight)
+            self.table[1].scatter_add_(0, row, terms.mul_(weight))
+            return
+        if self.added + len(cell) > ONE:
+            self._unpack()
+        threads = len(self.sums) if len(cell) % len(self.sums) == 0 else 1
+        parts = row.view(threads, -1), terms.add_(ONE).view(threads, -1)
+        self.sums[:threads].scatter_add_(1, *parts)  # a table per thread: they may not write to the same one
+        self.added += len(cell)
+
+    def total(self) -> Tensor:
+        """The moments of all samples, float64 [2, cells]."""
+        if self.added:
+            self._unpack()
+        return self.table
+
+    def _unpack(self) -> None:
+        number = (self.sums / ONE).floor_()
+        self.table[0] += number.sum(0)
+        self.table[1] += self.sums.sub_(number, alpha=ONE).sum(0)
+        self.sums.zero_()
+        self.added = 0
 
 
-def _unpack(sums: Tensor, result: Tensor) -> Tensor:
-    """Add sums of ONE + offset, fewer than ONE of them, to numbers and sums of offsets, and set them to zero."""
-    number = (sums / ONE).floor_()
-    result[0] += number.sum(0)
-    result[1] += sums.sub_(number, alpha=ONE).sum(0)
-    sums.zero_()
-    return result
-
-
-def evaluate(values: Tensor, lattice: Lattice, lines: Tensor, out: Tensor) -> None:
-    """Write the value of its cell's line at each sample.
+def evaluate(values: Tensor, lattice: Lattice, lines: Tensor, out: Tensor) -> Iterator[slice]:
+    """Write the value of its cell's line at each sample; the blocks of samples as they are written.
 
     Args:
         values: [n].
@@ -117,11 +139,12 @@ def evaluate(values: Tensor, lattice: Lattice, lines: Tensor, out: Tensor) -> No
         out: [n].
     """
     both = torch.view_as_complex(lines)  # one index reads constant and slope together
-    buffer = both.new_empty(min(SHARE * torch.get_num_threads(), len(values)))
+    buffer = both.new_empty(block_size(len(values)))
     for part, cell, offset in located(values, lattice):
         found = torch.index_select(both, 0, cell, out=buffer[: len(cell)])
         constant, slope = torch.view_as_real(found).unbind(1)
         torch.addcmul(constant, slope, offset, out=out[part])
+        yield part
 
 
 def power_of_two(at_least: float) -> float:

@@ -319,7 +319,8 @@ def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, ups
     scale, floors_below, cells = scale_of(spec.distance, precision), None, coefficients.shape[1]
     if precision is FINE:
         cells_of = lattice.Lattice(scale, -float(layout), cells)
-        lattice.evaluate(group.values, cells_of, coefficients.T.contiguous(), out)
+        for _ in lattice.evaluate(group.values, cells_of, coefficients.T.contiguous(), out):
+            pass
         return
     if spec.has_floor:
         floor = spec.floor(group.positives)

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from rankwise.pairsums.distances import Step
 from rankwise.pairsums.engines.dense import DenseSums
 from rankwise.pairsums.engines.groups import Group
+from rankwise.pairsums.engines.torch import edges
 from rankwise.pairsums.engines.torch.blocks import blocks
 from rankwise.pairsums.engines.torch.lookup import Lookup
 from rankwise.pairsums.formula import Over, Sums
@@ -48,14 +49,14 @@ class Ramps:
         p, delta = positives, spec.distance.delta
         floor = spec.floor(p) if spec.has_floor else None
         begin = p - delta if floor is None else torch.maximum(p - delta, floor)
-        edges, order = torch.cat([begin, p + delta] + ([] if floor is None else [floor])).sort()
-        self.lookup = Lookup(edges, exact=floor is not None)  # at a floor, ramps jump
+        ends, order = torch.cat([begin, p + delta] + ([] if floor is None else [floor])).sort()
+        self.lookup = Lookup(ends, exact=floor is not None)  # at a floor, ramps jump
         index = torch.arange(len(order), device=p.device)
         self.edge = torch.empty_like(order).scatter_(0, order, index).view(-1, len(p))
         self.ends = self.lookup.placed[self.edge[:2]]
         self.slope = 0.5 / delta / self.lookup.per_unit
         self.jump = None if floor is None else ((begin - p) * (0.5 / delta) + 0.5).clamp(min=0)
-        self.cells = len(edges) + 1
+        self.cells = len(ends) + 1
 
 
 class StepSums:
@@ -120,6 +121,9 @@ class StepSums:
     def _moments(self) -> Tensor:
         """Number of the negatives in each cell and the sum of where they are, [2, cells]."""
         values = self.group.values
+        cells = edges.of(values, self.ramps.lookup)
+        if cells is not None:
+            return edges.moments(values, self.group.weight, cells)
         parts = blocks(values)
         table = self.group.positives.new_zeros(2, self.ramps.cells)
         terms = table.new_ones(2, min(len(values), parts[0].stop) if parts else 0)
@@ -178,7 +182,12 @@ class StepSums:
 def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
     """Write the value of its cell's line at each sample."""
     lookup = Lookup.restored(layout, len(table) // 2 - 1, exact=spec.has_floor)
-    lines = torch.view_as_complex((table * upstream).view(-1, 2))  # one index reads constant and slope together
+    lines = (table * upstream).view(-1, 2)
+    cells = edges.of(group.values, lookup)
+    if cells is not None:
+        edges.evaluate(group.values, cells, lines, out)
+        return
+    lines = torch.view_as_complex(lines)  # one index reads constant and slope together
     for part in blocks(group.values):
         cell, placed = lookup.locate(group.values[part])
         constant, slope = torch.view_as_real(lines.index_select(0, cell)).unbind(1)
