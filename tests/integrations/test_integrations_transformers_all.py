@@ -12,7 +12,7 @@ import torch
 from integration_models import CLASSES, d_fine, deformable_detr, detr, rt_detr_v2
 from torch import Tensor
 from torch.distributed import destroy_process_group, init_process_group
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from torchvision.ops import box_convert, box_iou
 from transformers import (
     GroundingDinoForObjectDetection,
@@ -204,7 +204,7 @@ def process(rank: int, folder: str) -> None:
 
 
 def test_a_process_without_objects_does_not_make_the_others_wait(tmp_path: Path) -> None:
-    spawn(process, (str(tmp_path),), nprocs=2)
+    start_processes(process, (str(tmp_path),), nprocs=2, start_method="fork")  # which needs no imports
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     for mine, other in zip(first, second, strict=True):
         assert any("_dn_" in name for name in mine)

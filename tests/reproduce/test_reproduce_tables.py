@@ -3,10 +3,10 @@
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,6 +27,7 @@ from rankwise.reproduce.figures import ap_against_minutes
 from rankwise.reproduce.run import METRICS, read_run
 from rankwise.reproduce.tables import paper_row, paper_tables
 from rankwise.reproduce.text import Results, markdown, on_screen
+from rankwise.training import signals
 
 TINY = """
 data: {workers: 0}
@@ -288,34 +289,37 @@ Path("ready").touch()
 time.sleep(600)
 """
 
-CALL = """
-import sys
-from pathlib import Path
-from rankwise.reproduce import plans
-from rankwise.training import signals
 
-signals.SAME_SECONDS = 0.1
-sys.executable = str(Path("slow").absolute())
-try:
-    plans.call(["train"], Path("log"))
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
+def call_slow(folder):
+    """Runs the simulated training in place of ``rankwise``, both in a new process group, as in a terminal."""
+    os.setsid()
+    os.chdir(folder)
+    signals.SAME_SECONDS = 0.1
+    sys.executable = str(folder / "slow")
+    try:
+        plans.call(["train"], Path("log"))
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 class Called:
-    """A process that waits for the slow one, both in one process group, as in a terminal."""
+    """A process that waits for the slow one; forked, because importing everything would take seconds."""
 
     def __init__(self, folder, seconds):
         self.folder = folder
         (folder / "slow").write_text(SLOW.format(python=sys.executable, seconds=seconds))
         (folder / "slow").chmod(0o755)
-        self.process = subprocess.Popen([sys.executable, "-c", CALL], cwd=folder, start_new_session=True)
+        self.process = multiprocessing.get_context("fork").Process(target=call_slow, args=(folder,))
+        self.process.start()
 
     def wait_for(self, name):
         while not (self.folder / name).exists():  # pytest-timeout ends a test that hangs
-            assert self.process.poll() is None, name
+            assert self.process.is_alive(), name
             time.sleep(0.02)
+
+    def exit_code(self):
+        self.process.join()
+        return self.process.exitcode
 
 
 @pytest.mark.parametrize(
@@ -327,7 +331,7 @@ def test_a_stopped_training_has_time_to_save(tmp_path, number, send, code):
     called = Called(tmp_path, seconds=1)
     called.wait_for("ready")
     send(called.process.pid, number)
-    assert called.process.wait() == code
+    assert called.exit_code() == code
     assert (tmp_path / "saved").exists()
 
 
@@ -338,7 +342,7 @@ def test_a_second_ctrl_c_ends_the_training_at_once(tmp_path):
     called.wait_for("told")
     time.sleep(0.3)
     os.killpg(called.process.pid, signal.SIGINT)
-    assert called.process.wait() == 130
+    assert called.exit_code() == 130
     assert not (tmp_path / "saved").exists()
     with pytest.raises(ProcessLookupError):
         os.killpg(called.process.pid, 0)
