@@ -127,7 +127,8 @@ def _torchvision(model: Any) -> _Framework:
 
 
 def _transformers(model: Any) -> _Framework:
-    heads = [module for name, module in model.named_modules() if "class_embed" in name.split(".")]
+    names = {"class_embed", "class_labels_classifier"}
+    heads = [module for name, module in model.named_modules() if names & {*name.split(".")}]
     layers = [layer for head in heads for layer in head.modules() if isinstance(layer, nn.Linear)]
     biases = list(
         {id(layer.bias): layer.bias for layer in layers if layer.out_features == model.config.num_labels}.values()
@@ -159,7 +160,8 @@ def _ultralytics(model: Any) -> _Framework:
 
     def detect(batch: Any) -> Iterator[tuple[Tensors, Tensors]]:
         for image, truth in zip(*batch, strict=True):
-            boxes = model.predict(image, conf=1e-9, verbose=False, max_det=100)[0].boxes
+            found = model.predict(image, conf=1e-9, verbose=False, max_det=100)[0]
+            boxes = found.boxes if found.obb is None else found.obb  # of oriented boxes, the upright ones around them
             yield {"boxes": boxes.xyxy, "scores": boxes.conf, "labels": boxes.cls.long()}, truth
         model.predictor = None  # it keeps a copy of the weights
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from integration_models import CLASSES, deformable_detr, detr, fcos, retinanet, rt_detr_v2, ssdlite
 from torch import Tensor, nn
+from transformers_models import conditional_detr
 
 import rankwise
 from rankwise.data import ShapesDataset
@@ -64,7 +65,7 @@ def test_torchvision_scores_shift_and_ap_stays(build: Any, power: float) -> None
     assert results[0].ap == results[1].ap
 
 
-@pytest.mark.parametrize("build", [rt_detr_v2, deformable_detr], ids=["rt_detr_v2", "deformable_detr"])
+@pytest.mark.parametrize("build", [rt_detr_v2, deformable_detr, conditional_detr])
 def test_transformers_logits_shift_alike(build: Any) -> None:
     torch.manual_seed(0)
     model = build().eval()

@@ -36,13 +36,19 @@ model = YOLO(sys.argv[1])
 print("LOADED", type(model.model).__name__, getattr(model.model, "criterion", None))
 """
 
-#: Trains a model of each task.
+#: Trains a model of each task, and calibrates the last one with its best detection as the only object.
 TASKS = """
 import sys
 from pathlib import Path
 from train_yolo import main
+from ultralytics import YOLO
+import rankwise
 for task, kind in {"segment": "yolo11n-seg", "pose": "yolo11n-pose", "obb": "yolo11n-obb"}.items():
     main(Path(sys.argv[1]) / task, kind, 1.0, 1)
+model, image = YOLO(Path(sys.argv[1]) / "obb/run/weights/last.pt"), str(Path(sys.argv[1]) / "obb/images/0.png")
+best = model.predict(image, conf=1e-9, verbose=False)[0].obb[:1]
+rankwise.calibrate(model, [([image], [{"boxes": best.xyxy, "labels": best.cls.long()}])])
+print("CALIBRATED", float(model.predict(image, conf=1e-9, verbose=False)[0].obb.conf[0]))
 """
 
 
@@ -91,7 +97,9 @@ def test_yolov8_trains_too_and_in_the_process_that_is_started_for_each_gpu(tmp_p
 def test_segmentation_pose_and_oriented_boxes_train_by_their_own_trainer(tmp_path: Path) -> None:
     for task in ("segment", "pose", "obb"):
         write_yolo(tmp_path / task, repeats=1, task=task)
-    all_found = results(run(tmp_path, "-c", TASKS, str(tmp_path)))
+    output = run(tmp_path, "-c", TASKS, str(tmp_path))
+    assert float(output.rpartition("CALIBRATED")[2]) == pytest.approx(0.25, abs=1e-3)  # the default threshold
+    all_found = results(output)
     assert len(all_found) == 3
     for found in all_found:
         assert found["terms"] == ["all"]
