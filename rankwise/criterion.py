@@ -59,10 +59,17 @@ class Criterion(nn.Module):
         loss: Any loss of ``rankwise.losses``, over all samples of the batch.
         assign: The assigner, which selects the positives.
         box: The box loss.
+
+    Raises:
+        TypeError: If one of them is a class, a name or something else.
     """
 
     def __init__(self, loss: Loss, assign: Assigner, box: BoxSettings | None = None) -> None:
         super().__init__()
+        if isinstance(assign, type) or not callable(assign):
+            raise TypeError(f"the assigner must be an instance of rankwise.assign, such as ATSS(), got {assign!r}")
+        if not (box is None or isinstance(box, BoxSettings)):
+            raise TypeError(f"the box loss must be given as BoxSettings(weight=…, weighting=…), got {box!r}")
         self.loss = check_loss(loss)
         self.assign = assign
         self.box = box or BoxSettings()

@@ -60,7 +60,7 @@ def use_ranking(
         score_thresh: The new threshold for detections; None keeps the current one.
 
     Raises:
-        TypeError: If the model is not supported, or ``loss`` is not a loss.
+        TypeError: If the model is not supported, or ``loss``, ``assigner`` or ``box`` is of another kind.
     """
     if not isinstance(model, RetinaNet | FCOS | SSD):
         raise TypeError(f"use_ranking takes a torchvision RetinaNet, FCOS or SSD, not {type(model).__name__}")

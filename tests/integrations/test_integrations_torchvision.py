@@ -269,7 +269,18 @@ def test_a_ranked_retinanet_learns_eight_images_by_heart() -> None:
     assert result.ap > 75
 
 
-@pytest.mark.parametrize(("loss", "message"), [(APELoss, r"pass APELoss\(\)"), ("APELoss", "got 'APELoss'")])
-def test_what_is_not_a_loss_is_refused_at_once(loss: object, message: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("loss", APELoss, r"pass APELoss\(\)"),
+        ("loss", "APELoss", "got 'APELoss'"),
+        ("assigner", ATSS, r"such as ATSS\(\), got <class 'rankwise"),
+        ("assigner", "ATSS", "got 'ATSS'"),
+        ("box", 2.0, r"BoxSettings\(weight=…, weighting=…\), got 2.0"),
+    ],
+)
+def test_a_class_or_a_name_is_refused_at_once(name: str, value: object, message: str) -> None:
+    model = retinanet()
     with pytest.raises(TypeError, match=message):
-        use_ranking(retinanet(), loss=loss)  # type: ignore[arg-type]
+        use_ranking(model, **{name: value})  # type: ignore[arg-type]
+    assert "compute_loss" not in vars(model)
