@@ -107,7 +107,7 @@ class VocSource:
         for path in sorted(annotations.parent.glob("ImageSets/Main/*.txt")):
             if self.folder.leads_out(self.folder.relative(path)):
                 raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
-            lines = [line.split() for line in read_bytes(path).decode("utf-8", "replace").splitlines()]
+            lines = [line.split() for line in read_bytes(path).decode("utf-8-sig", "replace").splitlines()]
             # Files such as cat_train.txt have a second column and are not splits.
             if lines and all(len(line) <= 1 for line in lines):
                 splits[path.stem] = [annotations / f"{line[0]}.xml" for line in lines if line]

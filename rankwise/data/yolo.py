@@ -246,7 +246,7 @@ def _load(path: Path, file: str) -> dict[str, Any]:
 
 def _text(path: Path, file: str) -> str:
     try:
-        text = read_bytes(path).decode("utf-8", "replace")
+        text = read_bytes(path).decode("utf-8-sig", "replace")
     except ParseError as error:
         raise DataError(f"{file}: {error}; it should be a list of images") from error
     if "\0" in text:

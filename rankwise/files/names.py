@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-#: Control characters, line and paragraph separators, marks that reverse the direction of text, and lone surrogates,
-#: which Python uses for bytes in file names that are not UTF-8.
+#: Control characters, line and paragraph separators, marks that reverse the direction of text, invisible spaces, byte
+#: order marks, and lone surrogates, which Python uses for bytes in file names that are not UTF-8.
 _UNPRINTABLE = re.compile(
-    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2060\\u2066-\\u2069\\ufeff\\ud800-\\udfff]"
 )
 
 #: Maximum length of a class name, of another value in a message, and of a line of a message.

@@ -27,9 +27,11 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Opens a regular file for reading. Pipes and devices are refused, because they might block forever.
 
     Raises:
-        ParseError: If it is not a regular file.
+        ParseError: If it is not a regular file, or no file can have this name.
         OSError: If it cannot be opened.
     """
+    if "\0" in os.fspath(path):
+        raise ParseError("its name has a null byte")
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         mode = os.fstat(handle).st_mode

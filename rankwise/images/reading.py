@@ -83,6 +83,7 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
     """Reads an image file as RGB, uint8 [3, H, W], and applies its EXIF orientation.
 
     Gray, palette and CMYK images are converted, transparency is dropped, and 16-bit images keep their upper 8 bits.
+    Pixels of 32 bits are refused, because their range is unknown.
 
     Args:
         path: The image file.
@@ -95,8 +96,9 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
         with open_regular(path) as file:
             data = file.read()
         with _open(io.BytesIO(data), path, max_pixels) as image:
-            # torchvision decodes these a third faster than Pillow and rejects truncated files.
-            if _header(image).format in ("JPEG", "PNG"):
+            # torchvision decodes these a third faster than Pillow and rejects truncated files. Its decoder of PNG ends
+            # the process with a segmentation fault where the file is damaged.
+            if image.format == "JPEG":
                 return _decode(data)
             return _as_tensor(rgb(image)).permute(2, 0, 1)
 
@@ -122,10 +124,7 @@ def _decode(data: bytes) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that the bytes are read-only, but nothing writes to them
         encoded = torch.frombuffer(data, dtype=torch.uint8)
-    image = decode_image(encoded, mode=ImageReadMode.RGB, apply_exif_orientation=True)
-    if image.dtype == torch.uint16:
-        return _as_tensor((image.numpy() >> 8).astype(np.uint8))
-    return image
+    return decode_image(encoded, mode=ImageReadMode.RGB, apply_exif_orientation=True)
 
 
 def _as_tensor(pixels: np.ndarray) -> Tensor:
@@ -166,7 +165,10 @@ def _orientation(image: Image.Image) -> int:
         exif = image.getexif()
     else:
         exif = Image.Exif()
-        exif.load(image.info.get("exif", b""))
+        try:
+            exif.load(image.info.get("exif", b""))
+        except Exception:  # damaged in any way: the pixels may still be good
+            return 1
     orientation: int = exif.get(_ORIENTATION_TAG, 1)
     return orientation
 
@@ -186,6 +188,11 @@ def _open(file: BinaryIO, path: str | os.PathLike[str], limit: int) -> Iterator[
             raise DataError(
                 f"{shown(path)}: the image has {width:,} × {height:,} = {width * height:,} pixels and the limit is "
                 f"{limit:,}; scale it down, or raise max_pixels if the size is intended"
+            )
+        if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
+            raise DataError(
+                f"{shown(path)}: the pixels are 32-bit numbers, and which of them is white is unknown; save the image "
+                f"with 8 or 16 bits"
             )
         here = file.tell()  # where Pillow continues to read
         size = file.seek(0, os.SEEK_END)

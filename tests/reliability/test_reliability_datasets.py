@@ -5,11 +5,12 @@ import shutil
 import time
 
 import pytest
-from data_folders import CLASSES, write_coco_folder, write_yolo_folder
+from data_folders import CLASSES, write_coco_folder, write_voc_folder, write_yolo_folder
 
 from rankwise.data import check
 from rankwise.data.formats import open_dataset
 from rankwise.errors import DataError
+from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, parse_json, parse_yaml
 
 HEAD = "train: images/train\nval: images/val\n"
@@ -129,3 +130,17 @@ def test_an_image_that_is_listed_twice_is_reported(coco):
     said = "train: 1 image listed more than once, such as train/picture000.jpg: every entry is used"
     assert said in check(coco).notes
     assert said in open_dataset(coco).notes
+
+
+def test_a_list_of_voc_that_is_not_text_names_files_that_are_missing(tmp_path):
+    root = write_voc_folder(tmp_path / "voc", train=2, val=1)
+    path = root / "ImageSets/Main/train.txt"
+    text = path.read_text()
+    path.write_text(text, encoding="utf-16")
+    assert "its name has a null byte" in faults(root)
+    path.write_text(text, encoding="utf-8-sig")
+    assert faults(root) == ""
+
+
+def test_invisible_characters_are_shown():
+    assert shown("a\ufeffb\u200bc\u2060") == r"a\ufeffb\u200bc\u2060"
