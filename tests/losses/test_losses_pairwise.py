@@ -215,7 +215,7 @@ def test_twenty_thousand_positives_need_no_table_of_all_their_pairs(options):
 def peaks() -> dict[str, float]:
     """Peak memory of losses above their inputs, as multiples of the logits, in a process that has done nothing else."""
     script = Path(__file__).parent / "peak_memory.py"
-    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
+    found = subprocess.run([sys.executable, str(script), "4"], capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
 
