@@ -164,3 +164,12 @@ def test_a_file_of_an_earlier_version_has_raw_scores(exported: Any) -> None:
     assert manifest == detector.manifest
     with pytest.raises(ModelError, match="rankwise eval"):
         detector.predict([np.zeros((96, 160, 3), dtype=np.uint8)], precision=0.9)
+
+
+@pytest.mark.parametrize("nms", ["outside", "inside"])
+def test_a_steep_calibration_of_a_hardly_trained_detector_is_exported(exported: Any, tmp_path: Path, nms: str) -> None:
+    """It amplifies the rounding of raw scores, which is not a difference between the file and the detector."""
+    detector = copy.deepcopy(exported.detector)
+    detector.confidence = Confidence(ScoreMap((Curve("logistic", (-1.0,), (0.0,), 1e5),) * 3))
+    file = write_checked(detector, exported.network, tmp_path / "steep.onnx", nms, Console(quiet=True))
+    assert OnnxDetector(file, threads=1).manifest.confidence == detector.confidence
