@@ -87,7 +87,7 @@ class Criterion(nn.Module):
         """The losses for a given assignment.
 
         On a GPU, the host does not wait if the assignment has an upper bound on the number of positives and the targets
-        are on the host. Rows up to that bound that are not positive then have no weight.
+        are on the host. The positives are then padded to that bound with rows of weight 0.
 
         Args:
             predictions: The predictions of the detector.
@@ -100,7 +100,7 @@ class Criterion(nn.Module):
         return self.losses_of(predictions, to_device(padded, predictions.boxes.device), assignment)
 
     def compile_losses(self, **options: Any) -> None:
-        """Compiles everything after the assigner, whose many shapes would lead to many graphs.
+        """Compiles everything after the assigner, whose changing shapes would lead to many graphs.
 
         Args:
             **options: Options of ``torch.compile``.
@@ -130,10 +130,10 @@ class Criterion(nn.Module):
         index = rows // anchors * truth.shape[1] + assignment.matched.flatten()[rows].clamp(min=0)
         truth = truth.flatten(0, 1)[index]  # [P, 4]; arbitrary for rows without a match
         ious = paired_iou(predicted.detach(), truth)  # [P]
-        slot = torch.where(there, rows, len(labels))  # the last entry belongs to no object
+        slot = torch.where(there, rows, len(labels))  # the last entry is for padding, and dropped
         quality = predicted.new_zeros(len(labels) + 1).scatter_(0, slot, ious)[:-1]
 
-        # The loss does not search for the positives again.
+        # So that the loss does not search for the positives again.
         known = rows if _counted(positive) else None
         logits = once_differentiable(predictions.logits).flatten(0, 1)
         outcome = self.loss.outcome_at(known, logits, labels, quality, image)
@@ -147,7 +147,7 @@ class Criterion(nn.Module):
         terms = {"ranking": outcome.loss, "box": self.box.weight * box}
         number = there.sum(dtype=torch.float32)
         log = {
-            # Parts with the same name as the total: "ranking" of RankSort and RankDet.
+            # RankSort and RankDet have a part "ranking", which is also the name of the total.
             **{f"{name}_part" if name in terms else name: value.detach() for name, value in outcome.parts.items()},
             "positives": number,
             "unmatched": assignment.unmatched.float(),
@@ -165,9 +165,9 @@ class Criterion(nn.Module):
 
 
 def _positive_rows(positive: Tensor, most: int | None) -> tuple[Tensor, Tensor]:
-    """The positive rows in order, padded with others to ``most`` rows, and a mask of the positive ones.
+    """The positive rows in order, padded with row 0 to ``most`` rows, and a mask of the positive ones.
 
-    If their number is known at no cost, or cannot be bounded, there is no padding. In a compiled graph without a bound,
+    Without a bound, or if their number is known at no cost, there is no padding. In a compiled graph without a bound,
     all rows are returned.
     """
     if most is None and torch.compiler.is_compiling():

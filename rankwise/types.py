@@ -21,7 +21,7 @@ Detections = dict[str, "Tensor"]
 
 
 def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Moves a tensor to a device; from the host to a GPU through pinned memory, so that the host does not wait."""
+    """Moves a tensor to a device. Copies to a GPU go through pinned memory, so that the host does not wait."""
     if tensor.device.type == "cpu" and torch.device(device).type == "cuda":
         tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
     return tensor.to(device, non_blocking=True)
@@ -49,7 +49,7 @@ class Predictions:
     distance_unit: Tensor | None = None
 
     def detach(self) -> Predictions:
-        """The same without gradients."""
+        """The same predictions without gradients."""
         distribution = None if self.distribution is None else self.distribution.detach()
         return replace(self, logits=self.logits.detach(), boxes=self.boxes.detach(), distribution=distribution)
 

@@ -15,7 +15,7 @@ GIOU_EPSILON = 1e-7
 def intersections(boxes: Tensor, others: Tensor) -> Tensor:
     """Intersection areas of boxes [R, 4] with other boxes [A, 4], as [R, A]."""
     left, top, right, bottom = boxes.unsqueeze(-1).unbind(1)  # each [R, 1]
-    x1, y1, x2, y2 = others.T.contiguous()  # each [A], contiguous, for fast rows of the table
+    x1, y1, x2, y2 = others.T.contiguous()  # each [A], contiguous, which makes the rows of the table fast
     width = torch.minimum(right, x2).sub_(torch.maximum(left, x1)).clamp_(min=0)
     height = torch.minimum(bottom, y2).sub_(torch.maximum(top, y1)).clamp_(min=0)
     return width.mul_(height)
@@ -61,7 +61,7 @@ def giou_loss(boxes: Tensor, others: Tensor) -> Tensor:
 
 
 def areas(boxes: Tensor) -> Tensor:
-    """Areas of boxes [..., 4], slightly above 0, so that the IoU of two boxes without area is 0 and not 0/0."""
+    """Areas of boxes [..., 4], at least 1e-12, so that the IoU of two boxes without area is 0 and not 0/0."""
     width, height = (boxes[..., 2:] - boxes[..., :2]).clamp_(min=0).unbind(-1)
     return (width * height).clamp_(min=1e-12)
 

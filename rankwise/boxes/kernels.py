@@ -20,7 +20,7 @@ def iou(boxes: Tensor, others: Tensor) -> Tensor:
     result = boxes.new_empty(boxes.shape[:-1])
     if result.numel():
         grid = (triton.cdiv(result.numel(), BLOCK),)
-        # Without fused multiply-add, which would round differently from the table of IoUs.
+        # Without fused multiply-add, which would round differently from `table_iou`.
         paired_iou[grid](boxes, others, result, result.numel(), BLOCK=BLOCK, enable_fp_fusion=False)
     return result
 
@@ -68,7 +68,7 @@ def paired_iou(boxes, others, result, number, BLOCK: tl.constexpr):  # type: ign
 def giou(  # type: ignore[no-untyped-def]
     boxes, others, loss, gradient, number, EPSILON: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """One lane per pair: 1 - GIoU and its gradient. If two sides are equal, each box gets half of it."""
+    """One lane per pair: 1 - GIoU and its gradient. Where two sides are equal, this box gets half of the gradient."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < number
     x1, y1 = tl.load(boxes + at * 4, mask=there), tl.load(boxes + at * 4 + 1, mask=there)

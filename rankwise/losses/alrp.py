@@ -12,7 +12,7 @@ from rankwise.pairsums import Method, RankingSpec, Scope, Step
 
 
 class ALRPLoss(RankingLoss):
-    """aLRP loss: the mean over positives of precision error and box errors above them, both divided by the rank.
+    """aLRP loss: the negatives and the box errors ranked above each positive, both divided by its rank.
 
     With H(z) = clamp(z/2δ + 1/2, 0, 1), each positive u has rank⁻(u) = Σ H(n_v − p_u) over the negatives, rank(u) =
     1 + Σ H(p_v − p_u) over the other positives + rank⁻(u), and with the box errors E_k
@@ -59,7 +59,7 @@ class ALRPLoss(RankingLoss):
         check: bool | None = None,
     ) -> None:
         if not 0 <= tau < 1 or not 0 <= momentum < 1:
-            raise ValueError(f"tau and momentum must be within [0, 1), got {tau} and {momentum}")
+            raise ValueError(f"tau and momentum must be in [0, 1), got {tau} and {momentum}")
         super().__init__(RankingSpec("alrp", Step(delta), tau=tau, scope=scope), method, check)
         self.momentum = momentum
         self.register_buffer("averages", torch.zeros(2, dtype=torch.float64))  # of both parts together, of the box part
@@ -90,7 +90,7 @@ class ALRPLoss(RankingLoss):
 
     @torch.no_grad()
     def _update(self, parts: dict[str, Tensor], box: Tensor) -> None:
-        present = (parts["positives"] > 0).double()  # a process without positives does not count
+        present = (parts["positives"] > 0).double()  # processes without positives are not averaged
         now = all_reduce_mean(torch.stack([parts["classification"] + box, box.double(), present]))
         moved = (now[2] > 0).double()
         self.batches.add_(moved)

@@ -14,8 +14,8 @@ from torch import Tensor
 from rankwise.losses.inputs import Samples
 from rankwise.threads import in_parts
 
-#: Entries per block on a CPU. torch runs operators on so few elements in the calling thread only. Our own threads then
-#: synchronize once per pass instead of once per operator, which is faster on a busy machine.
+#: Entries per block on a CPU. With so few elements, torch runs an operator in the calling thread only. Our own threads
+#: then synchronize once per pass instead of once per operator, which is faster on a busy machine.
 ENTRIES_PER_BLOCK = 2**15 - 1
 
 #: Minimum number of blocks per thread.
@@ -34,7 +34,7 @@ class Block:
     Attributes:
         rows: The slice of rows.
         logits: Their logits, detached, [rows, C].
-        positives: Row within the block and class of each of its positives.
+        positives: Row in the block and class of each of its positives.
         ignored: Ignored entries, [rows, 1] or [rows, C], or None if there are none in the whole batch.
         weight: Weight of each entry, [rows, C], or None if all are 1.
     """
@@ -87,7 +87,7 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
 def _whole(samples: Samples) -> Block:
     """All samples as one block."""
     positives, ignored = (samples.rows, samples.classes), samples.ignored
-    if samples.is_positive is not None:  # the number of positives is not known: exclude them with a mask
+    if samples.is_positive is not None:  # the number of positives is unknown, so a mask excludes them
         classes = torch.arange(samples.logits.shape[1], device=samples.logits.device)
         ignored = (samples.labels.unsqueeze(1) == classes) | (samples.labels < 0).unsqueeze(1)
         positives = samples.rows[:0], samples.classes[:0]
@@ -105,8 +105,7 @@ def total(results: list[Tensor], like: Tensor) -> Tensor:
 
 
 def negative_regions(block: Block, p: Tensor, bins: int) -> Tensor:
-    """The bin of the score of each negative of a block, from ``bins`` equal bins over [0, 1], flat; others get
-    ``bins``.
+    """The bin of the score of each negative of a block, 0 to ``bins`` - 1, flat; other samples get ``bins``.
 
     Args:
         block: The block.
@@ -125,9 +124,9 @@ def histogram(regions: Tensor, bins: int, weights: Tensor | None = None) -> Tens
 
 
 def score_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
-    """The bin of each score, from ``bins`` equal bins over [0, 1]; int32, because counting and look-up are faster.
+    """The bin of each score, of ``bins`` equal bins over [0, 1]; int32, because counting and look-up are faster.
 
-    On a GPU, rounding decides about a score next to an edge.
+    On a GPU, a score next to an edge may be rounded into the neighboring bin.
 
     Args:
         logits: Any shape.
@@ -135,7 +134,7 @@ def score_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
         bins: Number of bins.
     """
     if logits.device.type != "cpu":
-        return p.mul(bins).int().clamp_(max=bins - 1)  # to look for scores near an edge, the host would wait
+        return p.mul(bins).int().clamp_(max=bins - 1)  # a search for scores near an edge would make the host wait
     low, high = (p.mul(bins * (1 + error)).floor_() for error in (-ROUNDING, ROUNDING))
     region, near = low.int(), high.sub_(low)
     if near.sum() > 0:
@@ -145,7 +144,7 @@ def score_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
 
 
 def _exact_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
-    """The same, by comparing logits with the nearest edge: a rounded score may be on its wrong side."""
+    """The same by comparing logits with the nearest edge, because a rounded score may be on the wrong side of it."""
     nearest = p.mul(bins).round_().int()
     below = torch.arange(bins + 1, dtype=torch.float64)
     exact = torch.log(below / (bins - below))

@@ -26,10 +26,10 @@ class CorrelationLoss(Loss):
 
     ρ is one of
 
-    - "pearson": covariance over the product of both deviations;
-    - "concordance": 2 · covariance over both variances plus the squared difference of the means;
+    - "pearson": the covariance over the product of both standard deviations;
+    - "concordance": 2 · covariance over the sum of both variances and the squared difference of the means;
     - "spearman": Pearson's coefficient of the ranks. To have a gradient, ranks are soft (Blondel et al. 2020,
-      https://arxiv.org/abs/2002.08871): the projection of the values divided by ``softness`` onto all orders.
+      https://arxiv.org/abs/2002.08871): the values divided by ``softness``, projected onto the permutahedron.
 
     With fewer than two positives, or if all scores or all qualities are equal, the added term is 0.
 
@@ -161,13 +161,13 @@ def soft_rank(values: Tensor, softness: float) -> tuple[Tensor, Callable[[Tensor
 
     Args:
         values: Float [P].
-        softness: Values that differ by less have ranks that differ by less than 1; smaller values are closer to true
-            ranks.
+        softness: Values that differ by less than this have ranks that differ by less than 1. A small softness gives
+            ranks close to the true ones.
 
     Returns:
         The ranks, and a function from gradients of the ranks to gradients of the values.
     """
-    from scipy.optimize import isotonic_regression  # here, because importing the losses loads only torch
+    from scipy.optimize import isotonic_regression  # imported here, so that the losses load only torch
 
     ordered, order = (values / softness).sort()
     exact = torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)

@@ -52,8 +52,11 @@ class DRLoss(SamplewiseLoss):
     ) -> None:
         super().__init__()
         if min(positive_temperature, negative_temperature) < 0.02 or min(smoothness, weight) <= 0:
-            # Below, the weights of low scores leave the range of float32.
-            raise ValueError("the temperatures must be at least 0.02, smoothness and weight above 0")
+            # At lower temperatures, the weights of low scores leave the range of float32.
+            raise ValueError(
+                f"the temperatures must be at least 0.02, smoothness and weight above 0, got {positive_temperature}, "
+                f"{negative_temperature}, {smoothness} and {weight}"
+            )
         check_choice("scope", scope, ("batch", "image"))
         self.margin = margin
         self.positive_temperature = positive_temperature
@@ -67,7 +70,7 @@ class DRLoss(SamplewiseLoss):
 
     @property
     def needs_sync(self) -> bool:
-        return self.scope == "image"  # it needs the number of images
+        return self.scope == "image"  # the host needs the number of images
 
     def compute(self, samples: Samples) -> ValueAndGradient:
         group, groups = _groups(samples)
@@ -84,7 +87,7 @@ class DRLoss(SamplewiseLoss):
         return with_gradient(samples, loss, gradient, positives.mean(), negatives.mean())
 
     def _positive_scores(self, p: Tensor, share: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        """The expected score of the positives per group (1 without positives), and its derivative by each score."""
+        """The expected score of the positives per group (1 without positives), and its derivatives."""
         mass, moment = _group_sums(share, group, groups), _group_sums(share * p, group, groups)
         expected = torch.where(mass > 0, moment / torch.where(mass > 0, mass, 1.0), 1.0)
         return expected, share / mass[group] * (1 - (p - expected[group]) / self.positive_temperature)

@@ -26,7 +26,7 @@ class FocalLoss(SamplewiseLoss):
     def __init__(self, alpha: float = 0.25, gamma: float = 2.0) -> None:
         super().__init__()
         if not 0 <= alpha <= 1 or gamma < 0:
-            raise ValueError(f"alpha must be within [0, 1] and gamma at least 0, got {alpha} and {gamma}")
+            raise ValueError(f"alpha must be in [0, 1] and gamma at least 0, got {alpha} and {gamma}")
         self.alpha = alpha
         self.gamma = gamma
 

@@ -35,8 +35,8 @@ def focal_sums(
         constant_weight: Whether p^γ of the negatives is a constant for the gradient.
 
     Returns:
-        The sums over positives and negatives, the number of positives and of invalid logits and labels, float64 [4],
-        and the gradient of the two sums, [A, C].
+        The sums over positives and negatives, the number of positives, and the number of invalid logits and labels,
+        float64 [4]; and the gradient of the two sums, [A, C].
     """
     logits = logits.contiguous()
     gradient = torch.empty_like(logits)
@@ -118,7 +118,7 @@ def focal(  # type: ignore[no-untyped-def]
         away = tl.abs(lack)
         nonzero = tl.where(away > 0, away, 1.0)
         w = tl.where(away > 0, w * tl.exp(POSITIVE_GAMMA * tl.log(nonzero)), 0.0)
-        w = tl.where(lack == lack, w, lack)  # a target that is NaN
+        w = tl.where(lack == lack, w, lack)  # NaN if the target is NaN
         own = w * entropy
         pull = tl.where(lack > 0, -w, w) * (POSITIVE_GAMMA * entropy * (p * q / nonzero) + away)
 

@@ -38,7 +38,7 @@ class GHMLoss(SamplewiseLoss):
     def __init__(self, bins: int = 30, momentum: float = 0.75) -> None:
         super().__init__()
         if bins < 1 or not 0 <= momentum < 1:
-            raise ValueError(f"bins must be at least 1 and momentum within [0, 1), got {bins} and {momentum}")
+            raise ValueError(f"bins must be at least 1 and momentum in [0, 1), got {bins} and {momentum}")
         self.bins = bins
         self.momentum = momentum
         self.register_buffer("counts", torch.zeros(bins, dtype=torch.float64))
@@ -53,7 +53,7 @@ class GHMLoss(SamplewiseLoss):
         if self.training:
             self.counts.copy_(average)
         weights = (now > 0) / average.clamp(min=1e-12) / (now > 0).sum().clamp(min=1)
-        weights = F.pad(weights.to(detached.dtype), (0, 1))  # the last one is for samples that do not count
+        weights = F.pad(weights.to(detached.dtype), (0, 1))  # the last weight, 0, is for samples that are not counted
 
         gradient = torch.empty_like(detached, memory_format=torch.contiguous_format)
         negative = self._negatives(samples, weights, gradient)

@@ -31,8 +31,8 @@ class RankDetLoss(SamplewiseLoss):
     https://openaccess.thecvf.com/content/CVPR2021/html/Liu_RankDetNet_Delving_Into_Ranking_Constraints_for_Object_Detection_CVPR_2021_paper.html
 
     Choices: negatives are all samples that are not positive, including the other classes of positive rows, which also
-    covers the ranking within each class of the paper. The paper only pairs positives of the same pyramid level,
-    which is unknown to a loss here. Only the scores get gradients. The paper starts from a detector warmed up with
+    covers the paper's ranking within each class. The paper only pairs positives of the same pyramid level, which a loss
+    does not know here. Only the scores get gradients. The paper starts from a detector warmed up with
     focal loss, because gradients are small if scores are near 0. All samples of this process are ranked together.
 
     Args:
@@ -48,7 +48,7 @@ class RankDetLoss(SamplewiseLoss):
     def __init__(self, alpha: float = 1.0, groups: int = 100, method: Method = "fast") -> None:
         super().__init__()
         if not 0 < alpha <= 10 or groups < 1:
-            raise ValueError(f"alpha must be within (0, 10] and groups at least 1, got {alpha} and {groups}")
+            raise ValueError(f"alpha must be in (0, 10] and groups at least 1, got {alpha} and {groups}")
         self.alpha = alpha
         self.groups = groups
         check_choice("method", method, get_args(Method))
@@ -80,7 +80,7 @@ class RankDetLoss(SamplewiseLoss):
         return count, score / count.clamp(min=1)
 
     def _ranking(self, scores: Tensor, mean: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The ranking loss and its gradients by the scores of positives [P] and the mean scores of groups [groups]."""
+        """The ranking loss and its gradients for the scores of positives [P] and the mean scores of groups [groups]."""
         if self.method == "dense":
             errors = torch.exp(self.alpha * (mean - scores[:, None])) * present  # [P, groups]
             terms = errors.square() / errors.sum().clamp(min=1e-12)
@@ -93,14 +93,14 @@ class RankDetLoss(SamplewiseLoss):
         return of_groups.sum(), -self.alpha * of_positives, self.alpha * of_groups
 
     def _sorting(self, scores: Tensor, quality: Tensor, classes: Tensor, number: int) -> tuple[Tensor, Tensor]:
-        """The IoU-guided loss and its gradient by the scores of positives [P]."""
+        """The IoU-guided loss and its gradient for the scores of positives [P]."""
         values = torch.stack([torch.ones_like(quality), quality], 1)
         sums = self._dense_sums if self.method == "dense" else product_sums
         errors = sums(scores, quality, classes, number, self.alpha, values[:, :1])[:, 0]
         squares = sums(scores, quality, classes, number, 2 * self.alpha, values)
         alike = torch.bincount(classes, minlength=number)
         has_pairs = (alike > 1).any()
-        # A positive does not form a pair with itself: its own error is exactly 1 and its own gradient 0.
+        # A positive does not form a pair with itself, where the error is exactly 1 and the gradient 0.
         total = torch.where(has_pairs, (errors - 1).sum(), 1.0)
         loss = torch.where(has_pairs, (squares[:, 0] - 1).sum() / total, 0.0)
         return loss, -2 * self.alpha * (quality * squares[:, 0] - squares[:, 1]) / total
@@ -115,7 +115,7 @@ class RankDetLoss(SamplewiseLoss):
         return result
 
     def _negative_gradient(self, samples: Samples, push: Tensor) -> Tensor:
-        """The gradient of the logits, given that of a member of each group; the caller sets that of positives."""
+        """The gradient of all logits, given that of a score in each group; the caller then writes the positives."""
         gradient = torch.empty_like(samples.logits.detach(), memory_format=torch.contiguous_format)
         push = torch.nn.functional.pad(push, (0, 1)).to(gradient.dtype)
 

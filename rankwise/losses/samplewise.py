@@ -53,7 +53,7 @@ class SamplewiseLoss(Loss):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.handle = handle(self)  # a copy needs its own
+        self.handle = handle(self)  # a copied loss needs its own handle
 
     @property
     def needs_sync(self) -> bool:
@@ -166,7 +166,7 @@ _operator.register_autograd(_operator_backward, setup_context=_setup_context)
 
 
 class _KnownGradient(torch.autograd.Function):
-    """A value whose gradient was computed with it, up to a factor."""
+    """A value whose gradient, up to a factor, was computed together with it."""
 
     @staticmethod
     def forward(
@@ -182,7 +182,7 @@ class _KnownGradient(torch.autograd.Function):
         if scale is not None:
             upstream = upstream * scale
         elif upstream.device.type == "cpu" and upstream.item() == 1:
-            # Usually the case for a sum of losses; saves a pass over the samples.
+            # The usual case, a sum of losses: returning it unscaled saves a pass over the samples.
             return unshared(gradient), None, None, None
         return gradient * upstream, None, None, None
 
@@ -270,7 +270,7 @@ def _positive_terms(x: Tensor, target: Tensor | float, weight: Tensor | float, g
         return weight * entropy, -weight * lack
     away = lack.abs()
     nonzero = away.where(away > 0, 1.0)
-    # A sample at its target gets no gradient: a power below 1 has no derivative there.
+    # A sample at its target gets no gradient, because a power below 1 has no derivative there.
     weight = (weight * nonzero.pow(gamma)).where(away > 0, 0.0)
     return weight * entropy, -weight * lack.sign() * (gamma * entropy * (p * q / nonzero) + away)
 

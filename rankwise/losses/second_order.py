@@ -1,4 +1,4 @@
-"""Gradients of losses can be modified in place and computed again, but not differentiated, which is an error."""
+"""Gradients that were computed with the loss: they can be modified in place, but differentiating them is an error."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def once_differentiable(logits: Tensor) -> Tensor:
 
 
 def unshared(gradient: Tensor) -> Tensor:
-    """A gradient that can be modified in place while the graph keeps its own; copied on write."""
+    """A copy of a gradient that can be modified in place while the graph keeps the original; made when written to."""
     try:
         return torch._lazy_clone(gradient)
-    except (AttributeError, RuntimeError):  # an older torch, or memory that it did not allocate
+    except (AttributeError, RuntimeError):  # an older torch, or memory that torch did not allocate
         return gradient.clone()
 
 
 class _Once(torch.autograd.Function):
-    """Identity; while a graph of the gradient is built (``create_graph``), that gradient gets a mark."""
+    """Identity. With ``create_graph``, its gradient becomes one that cannot be differentiated."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class _Once(torch.autograd.Function):
 
 
 class _Refused(torch.autograd.Function):
-    """A gradient as a function of the logits whose derivative is not known."""
+    """A gradient as a function of the logits; its derivative raises an error."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, logits: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ def transforming() -> bool:
 
 
 class _Plain(torch.autograd.Function):
-    """A function of the logits, which are unwrapped tensors in ``forward``."""
+    """Calls a function with unwrapped logits and returns its value and gradient."""
 
     @staticmethod
     def forward(logits: Tensor, call: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

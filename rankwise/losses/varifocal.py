@@ -7,8 +7,7 @@ from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, focal_s
 
 
 class VarifocalLoss(SamplewiseLoss):
-    """Varifocal loss: positives learn the quality q of their box and are weighted by it; easy negatives are
-    down-weighted.
+    """Varifocal loss: the quality q of its box is both target and weight of a positive; easy negatives count less.
 
     Summed over all samples and divided by the number of positives; ignored rows do not count. With p = sigmoid(x):
 
