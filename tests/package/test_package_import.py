@@ -1,12 +1,14 @@
-"""The losses need only torch, and the command says something before it loads torch."""
+"""What imports load: the losses need only torch, and the command says something before it loads torch."""
 
 from __future__ import annotations
 
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+from warm_process import WarmProcess, warm_process
 
 import rankwise
 
@@ -36,6 +38,12 @@ for name in losses.__all__:
 print("built")
 """
 
+LOADED = """
+import sys
+import rankwise.losses, rankwise.assign, rankwise.integrations.torchvision, rankwise.integrations.transformers
+print(*sorted({name.split(".")[1] for name in sys.modules if name.startswith("rankwise.")}))
+"""
+
 WITHOUT_TORCH = """
 import sys
 
@@ -61,22 +69,30 @@ OTHERS = [
 ]
 
 
-def run(code: str) -> str:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
+    """New processes that have imported torch."""
+    with warm_process("import torch", tmp_path_factory.mktemp("python")) as process:
+        yield process
 
 
-def test_importing_the_losses_imports_nothing_but_torch() -> None:
-    assert run(ONLY_TORCH) == ""
+def test_importing_the_losses_imports_nothing_but_torch(python: WarmProcess) -> None:
+    assert python.run(ONLY_TORCH) == "\n"
 
 
-def test_an_extra_import_would_be_detected() -> None:
-    assert "yaml" in run(ONLY_TORCH.replace("import rankwise.losses", "import rankwise.losses, yaml")).split()
+def test_an_extra_import_would_be_detected(python: WarmProcess) -> None:
+    assert "yaml" in python.run(ONLY_TORCH.replace("import rankwise.losses", "import rankwise.losses, yaml")).split()
 
 
-def test_every_loss_can_be_built_where_only_torch_is_installed() -> None:
-    assert run(WITHOUT_OTHERS.format(others=OTHERS)) == "built"
+def test_every_loss_can_be_built_where_only_torch_is_installed(python: WarmProcess) -> None:
+    assert python.run(WITHOUT_OTHERS.format(others=OTHERS)) == "built\n"
+
+
+def test_losses_assigners_and_integrations_load_neither_training_nor_data(python: WarmProcess) -> None:
+    assert set(python.run(LOADED).split()) <= {
+        *("losses", "assign", "integrations", "criterion", "pairsums", "boxes", "distributed", "types", "errors"),
+        *("threads", "eager"),
+    }
 
 
 @pytest.mark.parametrize("words", ["--version", "--help", "eval --help", "export --help", "data check --help"])
