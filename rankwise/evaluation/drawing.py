@@ -15,12 +15,13 @@ from PIL import Image, ImageDraw, ImageFont
 from rankwise.evaluation.colors import RGB, class_color, text_color
 from rankwise.evaluation.matching import match
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
+from rankwise.files.names import brief, shown
 from rankwise.numpy_boxes import nms
 
 if TYPE_CHECKING:  # exported detectors draw without torch
     from torch import Tensor
 
-    from rankwise.types import Detections, Target
+from rankwise.types import Detections, Target
 
 #: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or a PIL image.
 Picture: TypeAlias = "Tensor | NDArray[np.uint8] | Image.Image"
@@ -208,6 +209,7 @@ def _captioned(picture: Image.Image, name: str, font: ImageFont.FreeTypeFont) ->
         return picture
     tile = Image.new("RGB", (picture.width, picture.height + _height(font) + 6), _PAPER)
     tile.paste(picture, (0, 0))
+    name = shown(name)  # a line break has no length
     while font.getlength(name) > tile.width and len(name) > 1:
         name = "…" + name.removeprefix("…")[1:]
     ImageDraw.Draw(tile).text((0, picture.height + 3), name, fill=_INK, font=font)
@@ -243,12 +245,12 @@ def _objects(target: Target) -> ObjectTable:
 
 def _class_captions(objects: ObjectTable, classes: Sequence[str]) -> list[str]:
     rows = zip(objects.labels.tolist(), objects.crowd.tolist(), strict=True)
-    return [f"{classes[label]} (crowd)" if crowd else classes[label] for label, crowd in rows]
+    return [f"{brief(classes[label])}{' (crowd)' if crowd else ''}" for label, crowd in rows]
 
 
 def _score_captions(table: DetectionTable, classes: Sequence[str]) -> list[str]:
     rows = zip(table.labels.tolist(), table.scores.tolist(), strict=True)
-    return [f"{classes[label]} {score:.2f}" for label, score in rows]
+    return [f"{brief(classes[label])} {score:.2f}" for label, score in rows]
 
 
 def _draw_boxes(

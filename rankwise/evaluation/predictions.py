@@ -238,5 +238,5 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _file_name(text: str) -> str:
-    """A class name as a folder name."""
-    return re.sub(r"[^\w .-]", "_", text).strip(" .") or "_"
+    """A class name as a folder name, at most 240 bytes long in UTF-8: systems allow 255."""
+    return re.sub(r"[^\w .-]", "_", text)[:60].strip(" .") or "_"

@@ -129,10 +129,18 @@ def _is_detection(entry: dict[str, Any]) -> bool:
     )
 
 
+def _refuse_other_scores(path: Path) -> None:
+    """Raises a ParseError if a results file of a run is damaged, or has scores that no detector of ours gives."""
+    for number, entry in enumerate(_entries(path)):
+        if not 0 <= entry["score"] <= 1:
+            raise ParseError(f"entry {number} has the score {entry['score']:g}, which is not from 0 to 1")
+
+
 def set_damaged_aside(run: Path) -> list[str]:
     """Renames unreadable results of a run, so that they can be created again; returns the messages."""
     notes = []
-    for name, read in (("eval.json", lambda path: read_thresholds(path.parent, ())), ("detections.json", _entries)):
+    checks = {"eval.json": lambda path: read_thresholds(path.parent, ()), "detections.json": _refuse_other_scores}
+    for name, read in checks.items():
         path = run / name
         try:
             if path.is_file():

@@ -192,6 +192,8 @@ def _files(word: str, endings: Iterable[str]) -> list[Path]:
         if not inside:
             raise DataError(f"{shown(word)}: no images in this folder (looked for {', '.join(sorted(endings))})")
         return inside
+    if path.exists():
+        raise DataError(f"{shown(word)}: it is a pipe or a device, not a regular file")
     names = glob.glob(word, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
     matched = [Path(name) for name in sorted(names) if Path(name).is_file()]
     if not matched:

@@ -96,9 +96,9 @@ def unevaluated(run: Path) -> str | None:
     Args:
         run: The folder or file.
     """
-    if find(run).name != _LAST:
+    if run.is_file() or find(run).name != _LAST:
         return None
-    return f"{run} was stopped before its first evaluation: using the detector of its {_LAST}"
+    return f"{run} was stopped before its first evaluation, or {_BEST} was deleted: using the detector of its {_LAST}"
 
 
 def read(path: Path) -> Content:

@@ -84,7 +84,8 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
     """
     if not (run / "recipe.yaml").is_file():
         raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
-    set_damaged_aside(run)
+    for note in set_damaged_aside(run):
+        print(note)
     folder = run / results_folder(run, data, split)
     if all((folder / name).is_file() for name in ("detections.json", "eval.json")):
         return run_data(_read_evaluation(run, folder, data, split), name)

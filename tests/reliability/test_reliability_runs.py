@@ -18,6 +18,7 @@ from rankwise.data.formats import open_dataset
 from rankwise.data.loader import build_loader
 from rankwise.errors import DataError, ModelError, SettingsError
 from rankwise.files.writing import WriteError, make_folder
+from rankwise.models import Detector
 from rankwise.models.weights import read
 from rankwise.report.numbers import training_curves
 from rankwise.report.runs import read_metrics
@@ -214,3 +215,32 @@ def test_numbers_that_would_end_in_a_crash_are_refused(capsys, tmp_path, monkeyp
         main(["train", "shapes", *flags])
     assert stop.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_class_names_with_line_breaks_are_drawn_and_stay_in_their_folder(made, tmp_path, capsys):
+    detector = Detector.load(made / "run/best.safetensors")
+    detector.thresholds = detector.calibration = None
+    detector.classes = ["../../out", "/tmp/out", "a\nb\x1b[31m", "..", ".", "x" * 300, "a/b", "con"]
+    detector.save(tmp_path / "a.safetensors")
+    words = ["predict", tmp_path / "a.safetensors", made / "data/train/picture000.jpg", "--out", tmp_path / "deep/er"]
+    main([str(word) for word in [*words, "--crop=true", "--format=yolo", "--threshold=0"]])
+    assert "100 objects" in capsys.readouterr().out
+    assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep/er"]
+    assert sum(path.suffix == ".png" for path in (tmp_path / "deep/er/crops").rglob("*")) == 100
+
+
+def test_results_with_impossible_scores_are_set_aside(run, capsys):
+    path = run / "detections.json"
+    entries = json.loads(path.read_text())
+    entries[3]["score"] = 5
+    path.write_text(json.dumps(entries))
+    main(["report", str(run)])
+    assert "detections.json is damaged (entry 3 has the score 5, which is not from 0 to 1)" in capsys.readouterr().out
+    assert max(entry["score"] for entry in json.loads(path.read_text())) <= 1
+
+
+def test_an_image_that_is_a_pipe_is_not_called_missing(made, tmp_path, capsys):
+    os.mkfifo(tmp_path / "a.jpg")
+    with pytest.raises(SystemExit):
+        main(["predict", str(made / "run"), str(tmp_path / "a.jpg")])
+    assert "a.jpg: it is a pipe or a device, not a regular file" in capsys.readouterr().err
