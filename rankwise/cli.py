@@ -15,26 +15,28 @@ from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
 from rankwise.config.suggest import nearest
 from rankwise.errors import RendezvousError, UserError
-from rankwise.files.names import message_of
+from rankwise.files.names import message_of, wrapped
 from rankwise.files.streams import lasting_output
 
 USAGE = """rankwise: train object detectors by ranking
 
-  rankwise train [RECIPE] [--data DIR] [--loss APELoss --loss.lam 8 …]   train, evaluate and write a report
-  rankwise train --resume RUN                                            resume a stopped run
-  rankwise eval RUN [--data DIR]                                         evaluate a trained run with COCO metrics
-  rankwise predict RUN IMAGES…                                           detect objects in files, folders, videos
-  rankwise predict MODEL.onnx IMAGES…                                    the same with an exported run, without torch
-  rankwise calibrate DETECTIONS.json --truth ANNOTATIONS.json            calibrate the scores of any detector
-  rankwise export RUN [--nms inside]                                     export to ONNX and verify the file
-  rankwise report RUN…                                                   write an HTML report of one or several runs
-  rankwise data check DIR                                                summarize a dataset and list its faults
-  rankwise data show DIR                                                 draw augmented training images
-  rankwise data shapes DIR                                               write the built-in dataset as a COCO folder
-  rankwise reproduce TABLE                                               train and print a table of the paper
+  rankwise train [RECIPE] [--data DIR]   train, evaluate and write a report
+  rankwise train --resume RUN            resume a stopped run
+  rankwise eval RUN [--data DIR]         evaluate a run with COCO metrics
+  rankwise predict RUN IMAGES…           detect objects in files, folders, videos
+  rankwise predict MODEL.onnx IMAGES…    the same with an exported run
+  rankwise calibrate DETECTIONS.json --truth ANNOTATIONS.json
+                                         calibrate the scores of any detector
+  rankwise export RUN [--nms inside]     export to ONNX and verify the file
+  rankwise report RUN…                   write an HTML report of some runs
+  rankwise data check DIR                summarize a dataset, list its faults
+  rankwise data show DIR                 draw augmented training images
+  rankwise data shapes DIR               write the built-in dataset as COCO
+  rankwise reproduce TABLE               train and print a table of the paper
 
-`rankwise COMMAND --help` describes each command; `rankwise --version` prints the version.
-A run is a folder with recipe.yaml, metrics.jsonl, last.ckpt, best.safetensors, eval.json, report.html and figures."""
+`rankwise COMMAND --help` describes each command.
+A run is a folder with recipe.yaml, metrics.jsonl, last.ckpt,
+best.safetensors, eval.json, report.html and figures."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,11 +110,9 @@ def train(words: list[str]) -> None:
         resumed, checkpoint = str(Path(resumed).parent), Path(resumed).name
     if resumed:
         refuse_for_resume(resumed, name, flags)
-        flags = [f"--config={Path(resumed) / 'recipe.yaml'}", *flags]
+        flags, lines = [f"--config={Path(resumed) / 'recipe.yaml'}", *flags], []
     else:
         name, flags, lines = choice.prepare(flags, name)
-        if not launcher_rank():
-            print("\n".join(lines), end="\n" if lines else "", flush=True)
     config = recipes.parse_flags(parser, flags)
     if resumed and config["run"]:
         raise UserError(f"--resume {resumed} continues in that folder: leave out --run {config['run']}")
@@ -123,6 +123,8 @@ def train(words: list[str]) -> None:
         folder: Path | None = Path(resumed or config["run"])
     else:
         folder = run_folder(config["run"], Path(str(name)).stem, config["overwrite"])
+    for line in lines if not launcher_rank() else ():
+        print(wrapped(line), flush=True)
     try:
         measured = run_training(recipe, folder, bool(resumed or restarted), checkpoint)
         report_on(measured, f"rankwise report {folder}")

@@ -96,7 +96,7 @@ def choose(words: Sequence[str]) -> Choice:
     accelerator = value_of(words, "--train.accelerator") or "auto"
     gpu = accelerator in ("cuda", "mps") or (accelerator == "auto" and has_gpu())
     recipe, flags, why = _by_weights(words, gpu)
-    lines = [f"recipe    {recipe}: {why[0]}", *([f"weights   {why[1]}"] if why[1] else [])]
+    lines = [f"recipe    {recipe}: {why}"]
     if not gpu and not value_of(words, "--train.init") and not value_of(words, "--size"):
         short, size = _size(facts)
         flags += [f"--model.input.short_side={short}", f"--model.input.max_side={math.ceil(short * 5 / 96) * 32}"]
@@ -159,32 +159,33 @@ def has_gpu() -> bool:
     return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
-def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], tuple[str, str]]:
-    """The recipe by device and available weights, its flags, and the reasons for recipe and weights."""
-    device = "GPU found, so the larger detector" if gpu else "no GPU found, so a small detector"
+def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], str]:
+    """The recipe by device and available weights, its flags, and the reasons."""
+    device = "the larger detector, because there is a GPU" if gpu else "a small detector, because no GPU was found"
     init = value_of(words, "--train.init")
     if init:
         # Muon's large steps pay from random weights, not here.
         recipe, optimizer, lr = ("own_data", "SGD", 0.01) if gpu else ("small_scratch", "AdamW", 0.0015)
         flags = [f"--optimizer.name={optimizer}", f"--optimizer.lr={lr * FINE_TUNING:g}"]
-        return recipe, flags, (f"fine-tunes the detector of {init}", "")
+        return recipe, flags, f"fine-tunes the detector of {init}"
     recipe, name = ("own_data", "resnet50") if gpu else ("photos_mobilenet", "mobilenetv2_100")
     name = value_of(words, "--model.backbone.name") or name
     given = value_of(words, "--model.backbone.pretrained")
     if given is not None and given.lower() not in ("true", "false"):
-        return recipe, [], (device, f"of {name}, from {given}")
+        return recipe, [], f"{device}; weights of {name} from {given}"
     if given is None or given.lower() == "true":
         found = locate(name)
         if found.kind != "none" or given is not None:
-            return recipe, [], (device, f"ImageNet weights of {name}, {found}")
-        reason = f"random, because {found.why}. For trained weights, set --model.backbone.pretrained FILE or --init RUN"
+            return recipe, [], f"{device}; ImageNet weights of {name}, {found}"
+        reason = f"{found.why}. For trained weights, set --model.backbone.pretrained FILE or --init RUN"
     else:
-        reason = "random, because of --model.backbone.pretrained false"
+        reason = "of --model.backbone.pretrained false"
+    why = f"{device}; random weights, because {reason}"
     if not gpu:
-        return "small_scratch", [], (f"{device}, suited to random weights", reason)
+        return "small_scratch", [], why
     # Frozen random weights would never learn anything.
     return recipe, ["--model.backbone.pretrained=false", "--model.backbone.frozen_stages=0",
-                    "--model.backbone.frozen_norm=false"], (device, reason)  # fmt: skip
+                    "--model.backbone.frozen_norm=false"], why  # fmt: skip
 
 
 def _size(facts: Facts) -> tuple[int, str]:

@@ -66,4 +66,4 @@ def parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] 
     try:
         return parser.parse_args([*flags, *others])
     except (ArgumentError, TypeError, ValueError) as error:
-        raise UserError(f"{explain(parser, error, bases, short_flags or {})} (--help lists all flags)") from error
+        raise UserError(f"{explain(parser, error, bases, short_flags or {})}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from textwrap import shorten
 from typing import Any
 
 from jsonargparse import ArgumentParser
@@ -13,6 +12,7 @@ from rankwise.config.flags import subclasses
 from rankwise.config.suggest import nearest
 from rankwise.config.trust import CLASS_SECTIONS, PLAIN_SECTIONS
 from rankwise.errors import UserError
+from rankwise.files.names import wrapped
 
 #: Sections of a recipe and their descriptions.
 TOPICS = {
@@ -44,19 +44,19 @@ def help_topics(flags: list[str], others: list[str]) -> list[str]:
     return topics
 
 
-def help_on(parser: ArgumentParser, topic: str, recipes: str, short_flags: dict[str, str]) -> str:
+def help_on(parser: ArgumentParser, topic: str, recipes: dict[str, str], short_flags: dict[str, str]) -> str:
     """The help text of a section, a class, or the overview.
 
     Args:
         parser: The parser of ``train``.
         topic: One of :func:`help_topics`.
-        recipes: One line per built-in recipe.
+        recipes: The description of each built-in recipe.
         short_flags: Short flags and their long forms.
     """
     return _section(parser, *topic.split("=")) if topic else _overview(parser, recipes, short_flags)
 
 
-def _overview(parser: ArgumentParser, recipes: str, short_flags: dict[str, str]) -> str:
+def _overview(parser: ArgumentParser, recipes: dict[str, str], short_flags: dict[str, str]) -> str:
     helps = {flag: action.help or "" for action in parser._actions for flag in action.option_strings}
     lines = [
         "usage: rankwise train [RECIPE] [--FLAG VALUE …]",
@@ -64,7 +64,7 @@ def _overview(parser: ArgumentParser, recipes: str, short_flags: dict[str, str])
         "Train a detector, evaluate it and write a report.",
         "",
         "Recipes (a name, or the path of a YAML file):",
-        recipes,
+        *(_line(name, text) for name, text in recipes.items()),
         "",
         "Flags, before or after the recipe:",
         _line("--size N", "Short side of the input in pixels; the other sizes of the recipe are scaled in proportion."),
@@ -74,7 +74,7 @@ def _overview(parser: ArgumentParser, recipes: str, short_flags: dict[str, str])
         "",
         "All settings of a section: rankwise train --help SECTION",
         *(_line(section, about) for section, about in TOPICS.items()),
-        "One loss or assigner:      rankwise train --loss.help APELoss, --assign.help PAA",
+        "One loss or assigner: rankwise train --loss.help APELoss, --assign.help PAA",
     ]
     return "\n".join(lines)
 
@@ -84,9 +84,9 @@ def _section(parser: ArgumentParser, section: str, name: str = "") -> str:
     base: Any = getattr(action, "_typehint", object)
     classes = {cls.__name__: cls for cls in subclasses(base)} if section in CLASS_SECTIONS else {}
     if classes and not name:
-        names = [_line(name, _first_sentence(inspect.getdoc(cls) or "")) for name, cls in classes.items()]
-        head = f"--{section} NAME: {TOPICS[section]}. Settings of one: rankwise train --{section}.help NAME"
-        return "\n".join([head, "", *names])
+        names = [_line(name, _first_sentence(inspect.getdoc(cls) or ""), 24) for name, cls in classes.items()]
+        head = f"--{section} NAME: {TOPICS[section]}"
+        return "\n".join([head, f"Settings of one: rankwise train --{section}.help NAME", "", *names])
     name = name.rpartition(".")[2]
     if classes and name not in classes:
         raise UserError(f"--{section}.help {name}: no such class; {nearest(name, classes)}")
@@ -99,8 +99,8 @@ def _section(parser: ArgumentParser, section: str, name: str = "") -> str:
     return page.format_help().replace("``", "")
 
 
-def _line(name: str, text: str) -> str:
-    return f"  {name:<24} {shorten(text, 120, placeholder=' …')}"
+def _line(name: str, text: str, width: int = 18) -> str:
+    return wrapped(f"  {name:<{width}} {text}", width + 3)
 
 
 def _first_sentence(text: str) -> str:

@@ -37,6 +37,8 @@ SHORT_FLAGS = {
     "--batch_size": "--train.batch_size",
     "--lr": "--optimizer.lr",
     "--seed": "--train.seed",
+    "--backbone": "--model.backbone.name",
+    "--device": "--train.accelerator",
     "--devices": "--train.devices",
     "--precision": "--train.precision",
     "--workers": "--data.workers",
@@ -205,16 +207,15 @@ def recipe_path(name: str) -> Path:
     known = built_in_recipes()
     if name in known:
         return known[name]
+    if Path(name).is_dir():
+        raise FileNotFoundError(f"{name} is a folder, not a recipe: to train on its images, write --data {name}")
     raise FileNotFoundError(f"recipe {name!r} not found: give the path of a YAML file or one of {', '.join(known)}")
 
 
-def describe_recipes() -> str:
-    """One line per built-in recipe: its name and the first comment of its file."""
-    lines = []
-    for name, path in built_in_recipes().items():
-        first = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        lines.append(f"  {name:<24} {first}")
-    return "\n".join(lines)
+def describe_recipes() -> dict[str, str]:
+    """The first comment of each built-in recipe, by name."""
+    files = built_in_recipes().items()
+    return {name: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name, path in files}
 
 
 def _plain(value: Any) -> Any:

@@ -140,7 +140,7 @@ class TrainSettings:
         checkpoint_minutes: Minutes between checkpoints within an epoch; every epoch also ends with a checkpoint.
         checkpoint_steps: Steps between checkpoints; 0 uses ``checkpoint_minutes`` only.
         max_bad_steps: Stop after this many consecutive steps with a loss or gradient that is not finite.
-        accelerator: "auto", "cpu", "cuda" or "mps".
+        accelerator: "auto", "cpu", "cuda" or "mps". The variable CUDA_VISIBLE_DEVICES chooses among several GPUs.
         devices: Number of processes on this machine, one per device. ``torchrun`` overrides it.
         threads: CPU threads per process; 0 uses the default of torch.
     """

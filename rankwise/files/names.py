@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from textwrap import fill
 from typing import Any
 
 #: Control characters, line and paragraph separators, marks that reverse the direction of text, invisible spaces, byte
@@ -25,6 +26,11 @@ def shown(name: object) -> str:
 def shown_lines(text: object) -> str:
     """A whole message for printing: like :func:`shown`, but line breaks are kept and long lines are shortened."""
     return "\n".join(_bounded(shown(line), _LINE) for line in str(text).split("\n"))
+
+
+def wrapped(line: str, indent: int = 10) -> str:
+    """A line of a label and a text, broken at 80 columns with the text below the text."""
+    return fill(line, 80, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def brief(name: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from rankwise.config.recipe import Recipe
 from rankwise.data.balance import balance_lines
 from rankwise.data.dataset import DetectionDataset
-from rankwise.files.names import brief, counted, listed
+from rankwise.files.names import brief, counted, listed, wrapped
 from rankwise.images.settings import InputSettings
 
 #: Warn if the most frequent class has this many times the boxes of the rarest.
@@ -27,11 +27,11 @@ NAMES = 8
 def announcement(
     recipe: Recipe, folder: Path, device: torch.device, train: DetectionDataset, val: DetectionDataset, weights: str
 ) -> list[str]:
-    """The lines to print, in order."""
+    """The lines to print, in order, broken at 80 columns."""
     threads = f", {counted(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else ""
     name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     sizes = recipe.model.input
-    return [
+    lines = [
         f"device    {device}{name}{threads}, precision {recipe.train.precision}",
         f"images    {len(train):,} for training{_boxes(train)}, {len(val):,} for validation{_boxes(val)}",
         f"classes   {len(train.classes)}: {listed(train.classes, NAMES)}",
@@ -42,6 +42,7 @@ def announcement(
         *balance_lines(train, recipe.data.balance),
         *(warnings(train, sizes, bool(recipe.data.balance)) if isinstance(train.records, list) else []),
     ]
+    return list(map(wrapped, lines))
 
 
 def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = False) -> list[str]:

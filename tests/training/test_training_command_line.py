@@ -95,6 +95,11 @@ def test_the_last_of_two_flags_counts():
         ),
         ("train --size big", "--size big: expected an integer"),
         ("train --bach-size 4", "there is no flag --bach_size; did you mean --batch_size"),
+        ("train --imgsz 640", "there is no flag --imgsz; here it is --size N"),
+        ("predict RUN IMAGES --conf 0.3", "there is no flag --conf; here it is --threshold VALUE"),
+        ("train --device gpu", "--train.accelerator gpu: choose auto, cpu, cuda or mps"),
+        ("train --model.backbone resnet18", "rankwise train --help model lists them"),
+        ("train .", ". is a folder, not a recipe: to train on its images, write --data ."),
         ("data shapes OUT --shapes.size 8", "it must be at least 32"),
         ("eval --flip RUN --batch-size 0", "--batch_size is 0"),
     ],
@@ -125,6 +130,7 @@ def test_help_is_an_overview_and_a_page_per_section(line, there, elsewhere, caps
     assert all(text in said for text in there)
     assert elsewhere not in said
     assert len(said.splitlines()) < 100
+    assert ".help" in line or "data" in line or max(map(len, said.splitlines())) <= 80  # docstrings keep their lines
 
 
 @pytest.mark.parametrize(

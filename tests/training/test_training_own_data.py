@@ -77,6 +77,14 @@ def test_flags_override_the_chosen_recipe(data, offline):
     assert choice.prepare(["--train.epochs=3"], None)[0] == "shapes"
 
 
+def test_a_wrong_flag_is_reported_without_the_choice(data, offline, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--data", str(data), "--epoch", "3"])
+    said = capsys.readouterr()
+    assert "did you mean --epochs?" in said.err
+    assert [line.split()[0] for line in said.out.splitlines()] == ["starting"]
+
+
 @pytest.mark.parametrize("batch", ["0", "-2", "²", "many"])
 def test_an_invalid_batch_size_gives_a_message_before_the_recipe_is_chosen_by_it(data, offline, capsys, batch):
     with pytest.raises(SystemExit):
@@ -257,7 +265,7 @@ def test_fine_tuning_starts_from_the_detector_of_a_run(run, data, tmp_path, monk
     assert start.settings == before.settings
     for (name, one), other in zip(start.state_dict().items(), before.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
-    assert f"fine-tunes the detector of {run}" in capsys.readouterr().out
+    assert f"fine-tunes the detector of {run}" in " ".join(capsys.readouterr().out.split())
     recipe = yaml.safe_load((tmp_path / "tuned" / "recipe.yaml").read_text())
     assert recipe["train"]["init"] == str(run)
     assert (recipe["optimizer"]["name"], recipe["optimizer"]["lr"]) == ("AdamW", 0.00045)
