@@ -41,6 +41,7 @@ IMAGES, SIZE, BATCH = 300, 64, 16
 CLASSES = ["rectangle", "ellipse", "triangle"]
 #: The models with their epochs, the same for all variants of a model.
 EPOCHS = {"yolo11": 20, "yolo26": 20, "rtdetr": 30}
+TITLES = {"yolo11": "YOLO11, slim", "yolo26": "YOLO26, slim", "rtdetr": "RT-DETR v2, tiny"}
 #: Weight of the ranking loss and of the own loss.
 VARIANTS = {"own": (0.0, 1.0), "ranking": (1.0, 0.0), "both": (1.0, 1.0)}
 RESULTS = Path(__file__).parent / "results"
@@ -182,30 +183,22 @@ def rtdetr(kind: str, ranking: float, own: float, seed: int, epochs: int, folder
 
 def table(rows: list[dict[str, Any]]) -> str:
     """AP of every model and variant, mean and standard deviation over the seeds, and the differences seed by seed."""
-    header = [
-        "model",
-        "epochs",
-        "seeds",
-        "own loss",
-        "ranking",
-        "ranking + own",
-        "ranking - own",
-        "ranking + own - own",
-    ]
-    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
-    for model, epochs in sorted(
-        {(row["model"], row["epochs"]) for row in rows}, key=lambda key: (*EPOCHS,).index(key[0])
-    ):
-        found = {
-            name: {row["seed"]: row["ap"] for row in rows if (row["model"], row["epochs"], row["variant"]) == key}
-            for name in VARIANTS
-            for key in [(model, epochs, name)]
-        }
-        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
-        columns = [[by_seed[seed] for seed in seeds] for by_seed in found.values()]
-        columns += [[found[name][seed] - found["own"][seed] for seed in seeds] for name in ("ranking", "both")]
-        cells = [spread(values, signed=number > 2) for number, values in enumerate(columns)]
-        lines.append(f"| {model} | {epochs} | {len(seeds)} | " + " | ".join(cells) + " |")
+    header = ["model", "epochs", "seeds", "own loss", "ranking", "both", "ranking − own", "both − own"]
+    lines = ["| " + " | ".join([*header, "highest scores of the three"]) + " |", "|---|" + "---:|" * len(header)]
+    for model, title in TITLES.items():
+        of_model = [row for row in rows if row["model"] == model]
+        for epochs in sorted({row["epochs"] for row in of_model}):
+            found = {
+                name: {row["seed"]: row for row in of_model if (row["variant"], row["epochs"]) == (name, epochs)}
+                for name in VARIANTS
+            }
+            seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
+            columns = [[by_seed[seed]["ap"] for seed in seeds] for by_seed in found.values()]
+            columns += [[x - y for x, y in zip(other, columns[0], strict=True)] for other in columns[1:]]
+            cells = [spread(values, signed=number > 2) for number, values in enumerate(columns)]
+            tops = [max((row["top score"] for row in by_seed.values()), default=0.0) for by_seed in found.values()]
+            cells += [", ".join(f"{top:.2g}" for top in tops)]
+            lines.append(f"| {title} | {epochs} | {len(seeds)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -213,9 +206,15 @@ def spread(values: list[float], signed: bool) -> str:
     """Mean and standard deviation."""
     if not values:
         return "not run"
-    sign = "+" if signed else ""
     deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.1f}{deviation}"
+    return f"{statistics.mean(values):{'+' if signed else ''}.1f}{deviation}"
+
+
+def save(rows: list[dict[str, Any]], path: Path) -> None:
+    """Writes the rows as JSON and their table beside it."""
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+    text = f"`python benchmarks/trainers.py`: AP on {IMAGES} drawn images after training on {IMAGES} others."
+    path.with_suffix(".md").write_text(f"# Held-out comparison in other trainers\n\n{text}\n\n{table(rows)}")
 
 
 def main() -> None:
@@ -238,10 +237,8 @@ def main() -> None:
             found = run(model, *VARIANTS[variant], seed, name["epochs"], Path(folder))
             rows.append(name | found | {"CPU seconds": round(time.process_time() - start)})
             print(rows[-1], flush=True)
-            words.results.write_text(json.dumps(rows, indent=1) + "\n")
-            text = f"`python benchmarks/trainers.py`: AP on {IMAGES} drawn images after training on {IMAGES} others."
-            page = f"# Held-out comparison in other trainers\n\n{text}\n\n{table(rows)}"
-            words.results.with_suffix(".md").write_text(page)
+            save(rows, words.results)
+    save(rows, words.results)
     print(table(rows))
 
 
