@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rankwise.assign.base import Assigner
 from rankwise.boxes import at_least_float32, distances, giou_loss, paired_iou
 from rankwise.losses.base import Loss, PositiveBoxes, check_loss
-from rankwise.losses.second_order import once_differentiable
+from rankwise.losses.second_order import forbid_double_backward
 from rankwise.types import Assignment, Predictions, Target, to_device
 
 
@@ -123,35 +123,35 @@ class Criterion(nn.Module):
         labels = assignment.labels.flatten()
         image = torch.arange(batch, device=labels.device).unsqueeze(1).expand(batch, anchors).flatten()
         positive = (labels >= 0) & (labels < classes)
-        rows, there = _positive_rows(positive, assignment.most)  # [P]
+        rows, valid = _positive_rows(positive, assignment.most)  # [P]
 
         predicted = at_least_float32(predictions.boxes).flatten(0, 1)
         predicted = predicted.gather(0, rows.unsqueeze(1).expand(-1, 4))  # [P, 4]
         index = rows // anchors * truth.shape[1] + assignment.matched.flatten()[rows].clamp(min=0)
         truth = truth.flatten(0, 1)[index]  # [P, 4]; arbitrary for rows without a match
         ious = paired_iou(predicted.detach(), truth)  # [P]
-        slot = torch.where(there, rows, len(labels))  # the last entry is for padding, and dropped
+        slot = torch.where(valid, rows, len(labels))  # the last entry is for padding, and dropped
         quality = predicted.new_zeros(len(labels) + 1).scatter_(0, slot, ious)[:-1]
 
         # So that the loss does not search for the positives again.
         known = rows if _counted(positive) else None
-        logits = once_differentiable(predictions.logits).flatten(0, 1)
+        logits = forbid_double_backward(predictions.logits).flatten(0, 1)
         outcome = self.loss.outcome_at(known, logits, labels, quality, image)
         boxes = PositiveBoxes(
             errors=giou_loss(predicted, truth),
-            weights=self._box_weights(predictions, rows, ious) * there,
+            weights=self._box_weights(predictions, rows, ious) * valid,
             rows=rows,
             **_distances(predictions, rows, truth),
         )
         box = self.loss.box_loss(boxes, outcome)
         terms = {"ranking": outcome.loss, "box": self.box.weight * box}
-        number = there.sum(dtype=torch.float32)
+        number = valid.sum(dtype=torch.float32)
         log = {
             # RankSort and RankDet have a part "ranking", which is also the name of the total.
             **{f"{name}_part" if name in terms else name: value.detach() for name, value in outcome.parts.items()},
             "positives": number,
             "unmatched": assignment.unmatched.float(),
-            "iou": (ious * there).sum() / number.clamp(min=1),
+            "iou": (ious * valid).sum() / number.clamp(min=1),
         }
         return Losses(terms, log)
 

@@ -49,11 +49,11 @@ class GIoULoss(torch.autograd.Function):
 def paired_iou(boxes, others, result, number, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """One lane per pair."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = at < number
-    x1, y1 = tl.load(boxes + at * 4, mask=there), tl.load(boxes + at * 4 + 1, mask=there)
-    x2, y2 = tl.load(boxes + at * 4 + 2, mask=there), tl.load(boxes + at * 4 + 3, mask=there)
-    u1, v1 = tl.load(others + at * 4, mask=there), tl.load(others + at * 4 + 1, mask=there)
-    u2, v2 = tl.load(others + at * 4 + 2, mask=there), tl.load(others + at * 4 + 3, mask=there)
+    valid = at < number
+    x1, y1 = tl.load(boxes + at * 4, mask=valid), tl.load(boxes + at * 4 + 1, mask=valid)
+    x2, y2 = tl.load(boxes + at * 4 + 2, mask=valid), tl.load(boxes + at * 4 + 3, mask=valid)
+    u1, v1 = tl.load(others + at * 4, mask=valid), tl.load(others + at * 4 + 1, mask=valid)
+    u2, v2 = tl.load(others + at * 4 + 2, mask=valid), tl.load(others + at * 4 + 3, mask=valid)
     width = tl.maximum(tl.minimum(x2, u2) - tl.maximum(x1, u1), 0.0)
     height = tl.maximum(tl.minimum(y2, v2) - tl.maximum(y1, v1), 0.0)
     shared = width * height
@@ -61,7 +61,7 @@ def paired_iou(boxes, others, result, number, BLOCK: tl.constexpr):  # type: ign
     other_area = tl.maximum(tl.maximum(u2 - u1, 0.0) * tl.maximum(v2 - v1, 0.0), 1e-12)
     union = area + other_area - shared
     quotient = tl.div_rn(shared, union) if shared.dtype == tl.float32 else shared / union
-    tl.store(result + at, quotient, mask=there)
+    tl.store(result + at, quotient, mask=valid)
 
 
 @triton.jit
@@ -70,11 +70,11 @@ def giou(  # type: ignore[no-untyped-def]
 ):
     """One lane per pair: 1 - GIoU and its gradient. Where two sides are equal, this box gets half of the gradient."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = at < number
-    x1, y1 = tl.load(boxes + at * 4, mask=there), tl.load(boxes + at * 4 + 1, mask=there)
-    x2, y2 = tl.load(boxes + at * 4 + 2, mask=there), tl.load(boxes + at * 4 + 3, mask=there)
-    u1, v1 = tl.load(others + at * 4, mask=there), tl.load(others + at * 4 + 1, mask=there)
-    u2, v2 = tl.load(others + at * 4 + 2, mask=there), tl.load(others + at * 4 + 3, mask=there)
+    valid = at < number
+    x1, y1 = tl.load(boxes + at * 4, mask=valid), tl.load(boxes + at * 4 + 1, mask=valid)
+    x2, y2 = tl.load(boxes + at * 4 + 2, mask=valid), tl.load(boxes + at * 4 + 3, mask=valid)
+    u1, v1 = tl.load(others + at * 4, mask=valid), tl.load(others + at * 4 + 1, mask=valid)
+    u2, v2 = tl.load(others + at * 4 + 2, mask=valid), tl.load(others + at * 4 + 3, mask=valid)
     width = tl.minimum(x2, u2) - tl.maximum(x1, u1)
     height = tl.minimum(y2, v2) - tl.maximum(y1, v1)
     inside = (width > 0) & (height > 0)
@@ -84,7 +84,7 @@ def giou(  # type: ignore[no-untyped-def]
     hull_width, hull_height = tl.maximum(x2, u2) - tl.minimum(x1, u1), tl.maximum(y2, v2) - tl.minimum(y1, v1)
     hull = hull_width * hull_height
     per_union, per_hull = 1.0 / (union + EPSILON), 1.0 / (hull + EPSILON)
-    tl.store(loss + at, 1.0 - shared * per_union + (hull - union) * per_hull, mask=there)
+    tl.store(loss + at, 1.0 - shared * per_union + (hull - union) * per_hull, mask=valid)
     by_union = shared * per_union * per_union - per_hull
     by_shared = tl.where(inside, -per_union - by_union, 0.0)
     by_hull = per_hull - (hull - union) * per_hull * per_hull
@@ -94,8 +94,8 @@ def giou(  # type: ignore[no-untyped-def]
     right = tl.where(x2 < u2, 1.0, tl.where(x2 == u2, 0.5, 0.0))
     bottom = tl.where(y2 < v2, 1.0, tl.where(y2 == v2, 0.5, 0.0))
     across, along = by_shared * height, by_hull * hull_height
-    tl.store(gradient + at * 4, -(by_union * own_height + across * left + along * (1.0 - left)), mask=there)
-    tl.store(gradient + at * 4 + 2, by_union * own_height + across * right + along * (1.0 - right), mask=there)
+    tl.store(gradient + at * 4, -(by_union * own_height + across * left + along * (1.0 - left)), mask=valid)
+    tl.store(gradient + at * 4 + 2, by_union * own_height + across * right + along * (1.0 - right), mask=valid)
     across, along = by_shared * width, by_hull * hull_width
-    tl.store(gradient + at * 4 + 1, -(by_union * own_width + across * top + along * (1.0 - top)), mask=there)
-    tl.store(gradient + at * 4 + 3, by_union * own_width + across * bottom + along * (1.0 - bottom), mask=there)
+    tl.store(gradient + at * 4 + 1, -(by_union * own_width + across * top + along * (1.0 - top)), mask=valid)
+    tl.store(gradient + at * 4 + 3, by_union * own_width + across * bottom + along * (1.0 - bottom), mask=valid)

@@ -12,8 +12,8 @@ from rankwise.distributed import all_reduce_mean
 from rankwise.eager import eager
 from rankwise.losses.dense import DenseTargets, read_dense
 from rankwise.losses.inputs import check_choice, check_settings, flat, without_ignored
-from rankwise.losses.second_order import once_differentiable
-from rankwise.losses.transforms import plain, transforming
+from rankwise.losses.second_order import forbid_double_backward
+from rankwise.losses.transforms import call_unwrapped, transforming
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Loss(nn.Module, ABC):
         self, logits: Tensor, labels: Tensor, quality: Tensor | None = None, image: Tensor | None = None
     ) -> Tensor:
         if transforming():
-            return plain(lambda leaf: self._labelled(leaf, labels, quality, image), logits)
-        return self._labelled(once_differentiable(logits), labels, quality, image)
+            return call_unwrapped(lambda leaf: self._labelled(leaf, labels, quality, image), logits)
+        return self._labelled(forbid_double_backward(logits), labels, quality, image)
 
     def _labelled(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Tensor:
         logits, labels, quality, image = flat(logits, labels, quality, image)
@@ -119,12 +119,12 @@ class Loss(nn.Module, ABC):
         if reduction == "none":
             if normalizer is not None:
                 raise ValueError('normalizer has no effect with reduction="none"; divide the terms instead')
-            return self.dense_terms(read_dense(once_differentiable(logits), targets, mask, weight))
+            return self.dense_terms(read_dense(forbid_double_backward(logits), targets, mask, weight))
 
         def call(leaf: Tensor) -> Tensor:
             return self.dense_outcome(leaf, targets, mask=mask, weight=weight, normalizer=normalizer).loss
 
-        return plain(call, logits) if transforming() else call(once_differentiable(logits))
+        return call_unwrapped(call, logits) if transforming() else call(forbid_double_backward(logits))
 
     @eager
     def dense_outcome(

@@ -87,10 +87,10 @@ def focal(  # type: ignore[no-untyped-def]
     """One lane per sample."""
     program = tl.program_id(0).to(tl.int64)
     at = program * BLOCK + tl.arange(0, BLOCK)
-    there = at < number
+    valid = at < number
     row = at // CLASSES
     column = at - row * CLASSES
-    label = tl.load(labels + row, mask=there, other=-1)
+    label = tl.load(labels + row, mask=valid, other=-1)
     read = label >= 0
     x = tl.load(logits + at, mask=read, other=0.0)
     positive = read & (label == column)
@@ -122,8 +122,8 @@ def focal(  # type: ignore[no-untyped-def]
         own = w * entropy
         pull = tl.where(lack > 0, -w, w) * (POSITIVE_GAMMA * entropy * (p * q / nonzero) + away)
 
-    tl.store(gradient + at, tl.where(positive, pull, tl.where(read, slope, 0.0)), mask=there)
-    bad = (read & ~(tl.abs(x) < float("inf"))) | (there & (column == 0) & ((label < -1) | (label > CLASSES)))
+    tl.store(gradient + at, tl.where(positive, pull, tl.where(read, slope, 0.0)), mask=valid)
+    bad = (read & ~(tl.abs(x) < float("inf"))) | (valid & (column == 0) & ((label < -1) | (label > CLASSES)))
     tl.store(partial + program, tl.sum(tl.where(positive, own, 0.0), 0))
     tl.store(partial + programs + program, tl.sum(tl.where(read & ~positive, loss, 0.0), 0))
     tl.store(partial + 2 * programs + program, tl.sum(positive.to(x.dtype), 0))

@@ -14,14 +14,14 @@ MESSAGE = (
 )
 
 
-def once_differentiable(logits: Tensor) -> Tensor:
+def forbid_double_backward(logits: Tensor) -> Tensor:
     """The same logits; differentiating the gradient that flows back through them raises an error.
 
     Otherwise a gradient penalty would silently be a constant.
     """
     if torch.compiler.is_compiling() or not (isinstance(logits, Tensor) and logits.requires_grad):
         return logits
-    same: Tensor = _Once.apply(logits)
+    same: Tensor = _ForbidDoubleBackward.apply(logits)
     return same
 
 
@@ -33,7 +33,7 @@ def unshared(gradient: Tensor) -> Tensor:
         return gradient.clone()
 
 
-class _Once(torch.autograd.Function):
+class _ForbidDoubleBackward(torch.autograd.Function):
     """Identity. With ``create_graph``, its gradient becomes one that cannot be differentiated."""
 
     @staticmethod
@@ -44,12 +44,12 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            marked: Tensor = _Refused.apply(gradient, *ctx.saved_tensors)
+            marked: Tensor = _NotDifferentiable.apply(gradient, *ctx.saved_tensors)
             return marked
         return gradient
 
 
-class _Refused(torch.autograd.Function):
+class _NotDifferentiable(torch.autograd.Function):
     """A gradient as a function of the logits; its derivative raises an error."""
 
     @staticmethod

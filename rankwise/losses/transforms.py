@@ -16,7 +16,7 @@ def transforming() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-class _Plain(torch.autograd.Function):
+class _UnwrappedCall(torch.autograd.Function):
     """Calls a function with unwrapped logits and returns its value and gradient."""
 
     @staticmethod
@@ -47,7 +47,7 @@ class _Plain(torch.autograd.Function):
         )
 
 
-def plain(call: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
+def call_unwrapped(call: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
     """``call(logits)`` with its gradient, for logits wrapped by a transform of ``torch.func``."""
-    value: Tensor = _Plain.apply(logits, call)[0]
+    value: Tensor = _UnwrappedCall.apply(logits, call)[0]
     return value
