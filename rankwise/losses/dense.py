@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -58,19 +59,22 @@ class DenseTargets:
     def labelled(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The same samples for a ranking, with at most one positive per row: logits, labels, quality and image.
 
-        Without a mask and with one positive per row, the logits are passed on unchanged. Masked entries are moved far
-        below all positives. Additional positives of a row get their own rows; if there are many, every entry becomes a
-        row.
+        Without a mask and with one positive per row, the logits are passed on unchanged. Masked rows become ignored
+        rows, and masked entries are moved far below all positives. Additional positives of a row get their own rows; if
+        there are many, every entry becomes a row.
         """
         logits, (count, classes) = self.logits, self.logits.shape
         later = self.rows[1:] == self.rows[:-1]
         added = int(later.sum())
         if added > FEW_ADDED * count:
             return self._entries()
-        low = self._far_below() if added or self.ignored is not None else 0.0
-        if self.ignored is not None:
-            logits = logits.masked_fill(self.ignored, low)
-        labels = torch.full((count,), classes, device=logits.device)
+        labels, ignored = torch.full((count,), classes, device=logits.device), self.ignored
+        if ignored is not None and ignored.shape[1] == 1:
+            labels.masked_fill_(ignored.squeeze(1), -1)
+            ignored = None
+        low = self._far_below() if added or ignored is not None else 0.0
+        if ignored is not None:
+            logits = logits.masked_fill(ignored, low)
         quality = self.quality.new_zeros(count)
         if not added:
             labels[self.rows], quality[self.rows] = self.classes, self.quality
@@ -141,18 +145,17 @@ def read_dense(
         )
     classes, images = logits.shape[-1], logits.shape[0]
     working = torch.promote_types(logits.dtype, torch.float32)
-    ignored = None
+    kept = None
     if mask is not None:
         if mask.dtype != torch.bool:
             raise ValueError(f"mask must be bool, True where an entry counts, got {mask.dtype}")
-        ignored = ~_entries("mask", mask, logits)
-        targets = targets.reshape(-1, classes).masked_fill(ignored, 0)
+        kept = _entries("mask", mask, logits)
+    ignored = None if kept is None else ~kept
     rows_of_targets = targets.detach().reshape(-1, classes)
-    if not rows_of_targets.is_floating_point():
+    if rows_of_targets.dtype not in (torch.float32, torch.float64):
         rows_of_targets = rows_of_targets.to(working)
-    some = _rows_with_positives(rows_of_targets)
-    picked = rows_of_targets.index_select(0, some)
-    which, kind = (picked > 0).nonzero().unbind(1)
+    where = _positives(rows_of_targets, kept)
+    rows = where.div(classes, rounding_mode="floor")
     if weight is not None:
         weight = _entries("weight", weight.detach(), logits).expand(-1, classes).to(working)
         counted = weight if ignored is None else weight.masked_fill(ignored, 0)
@@ -161,9 +164,9 @@ def read_dense(
     image = torch.arange(images, device=logits.device)[:, None]
     return DenseTargets(
         logits=logits.reshape(-1, classes).to(working),
-        rows=some[which],
-        classes=kind,
-        quality=picked[which, kind].to(working).clamp(0, 1),
+        rows=rows,
+        classes=where - rows * classes,
+        quality=rows_of_targets.flatten()[where].to(working).clamp(0, 1),
         image=image.expand(images, len(rows_of_targets) // max(1, images)).flatten(),
         ignored=ignored,
         weight=weight,
@@ -184,11 +187,24 @@ def _entries(name: str, value: Tensor, logits: Tensor) -> Tensor:
         ) from None
 
 
-def _rows_with_positives(targets: Tensor) -> Tensor:
-    """The rows with a target above 0, ascending, int64; a ValueError if a target is out of range."""
-    if not targets.numel():
-        return torch.zeros(0, dtype=torch.int64, device=targets.device)
-    low, high = (float(value) for value in targets.aminmax())
+def _positives(targets: Tensor, kept: Tensor | None) -> Tensor:
+    """Flat indices of the targets above 0, ascending, int64 [P].
+
+    Args:
+        targets: float32 or float64 [A, C].
+        kept: Entries that are read, bool [A, C] or [A, 1]; None for all.
+
+    Raises:
+        ValueError: If a target is NaN or out of range.
+    """
+    if targets.device.type == "cpu" and find_spec("numba") is not None:
+        from rankwise.pairsums.engines.numba.targets import positive_targets
+
+        positives = positive_targets(targets.contiguous(), None if kept is None else kept.contiguous(), ROUNDING)
+        if positives is not None:
+            return positives
+    targets = targets if kept is None else targets.masked_fill(~kept, 0)
+    low, high = (float(value) for value in targets.aminmax()) if targets.numel() else (0.0, 0.0)
     if not (low >= -ROUNDING and high <= 1 + ROUNDING):  # also for NaN
         wrong = ~((targets >= -ROUNDING) & (targets <= 1 + ROUNDING))
         first = wrong.nonzero()[0].tolist()
@@ -197,7 +213,9 @@ def _rows_with_positives(targets: Tensor) -> Tensor:
             f"{float(targets[tuple(first)]):g} in row {first[0]}, class {first[1]}"
         )
     # The sum of a row takes a fifth of the time of its maximum, but negative rounding errors could cancel a positive.
-    return ((targets.sum(1) if low >= 0 else targets.amax(1)) > 0).nonzero().squeeze(1)
+    some = ((targets.sum(1) if low >= 0 else targets.amax(1)) > 0).nonzero().squeeze(1)
+    which, kind = (targets.index_select(0, some) > 0).nonzero().unbind(1)
+    return some[which] * targets.shape[1] + kind
 
 
 def _normalizer(value: Tensor | float, device: torch.device, dtype: torch.dtype) -> Tensor:

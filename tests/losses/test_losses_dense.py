@@ -23,6 +23,7 @@ from rankwise.losses import (
     Sigmoid,
     Step,
     ValidNegatives,
+    dense,
 )
 from rankwise.losses.samplewise import SamplewiseLoss
 from rankwise.pairsums.engines.torch import lattice
@@ -118,6 +119,20 @@ def test_a_mask_of_rows_is_like_ignored_labels(loss: Loss) -> None:
     value = copy.deepcopy(loss)(spoiled, labels, quality)
     torch.testing.assert_close(copy.deepcopy(loss).dense(spoiled, targets, mask=mask), value, rtol=1e-9, atol=1e-12)
     assert not gradient_of(value, spoiled)[~mask].any()
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["entries", "rows"])
+def test_positives_are_the_targets_above_zero_with_and_without_numba(
+    rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(2)
+    targets = torch.rand(300, 5, generator=generator).mul_(1.2).sub_(1.0).clamp_(min=-5e-5)
+    targets[7, 2], targets[8, 3], targets[9, 0] = 1e-42, -0.0, 1.00005
+    kept = torch.rand(300, 1 if rows else 5, generator=generator) > 0.5
+    expected = (kept & (targets > 0)).flatten().nonzero().squeeze(1)
+    assert torch.equal(dense._positives(targets, kept), expected)
+    monkeypatch.setattr(dense, "find_spec", lambda name: None)
+    assert torch.equal(dense._positives(targets, kept), expected)
 
 
 def test_every_loss_reports_its_positives(loss: Loss) -> None:
