@@ -105,12 +105,13 @@ def train(words: list[str]) -> None:
     if len(others) > 1:
         raise UserError(f"expected one recipe, got {' and '.join(others)}: the word after a flag is its value")
     name = others[0] if others else None
+    lines: list[str] = []
     resumed, checkpoint = value_of(flags, "--resume"), "last.ckpt"
     if resumed and resumed.endswith(".ckpt"):
         resumed, checkpoint = str(Path(resumed).parent), Path(resumed).name
     if resumed:
         refuse_for_resume(resumed, name, flags)
-        flags, lines = [f"--config={Path(resumed) / 'recipe.yaml'}", *flags], []
+        flags = [f"--config={Path(resumed) / 'recipe.yaml'}", *flags]
     else:
         name, flags, lines = choice.prepare(flags, name)
     config = recipes.parse_flags(parser, flags)

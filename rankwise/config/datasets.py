@@ -65,13 +65,17 @@ def open_run(
         DataError: If the dataset or split does not exist or is invalid.
     """
     settings = from_dict(DataSettings, read_section(run, "data"), "data")
+    moved = _has_moved(settings.path, data)
+    notes = [f"{settings.path} no longer exists: {data} is taken as its new location"] if moved else []
     if data is not None:
         settings = replace(settings, path=data)
     elif settings.path != "shapes" and not Path(settings.path).exists():
         raise DataError(
             f"{settings.path}: the dataset of {run} no longer exists there; give its new location: --data DIR"
         )
-    return settings, open_split(settings, split or "val", classes, named=split is not None)
+    dataset = open_split(settings, split or "val", classes, named=split is not None)
+    dataset.notes.extend(notes)
+    return settings, dataset
 
 
 def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDataset, DetectionDataset]:
@@ -100,17 +104,27 @@ def results_subfolder(section: dict[str, Any], data: str | None, split: str | No
 
     Args:
         section: The data section of the recipe.
-        data: Another dataset; the default is that of the run.
+        data: Another dataset, or the new location of that of the run, which is the default.
         split: Another split; the default is the validation split of the run.
         tta: Whether the evaluation uses another test-time augmentation.
     """
     parts = []
-    if data is not None and _home(data) != _home(section.get("path")):
+    known = section.get("path")
+    if data is not None and _home(data) != _home(known) and not _has_moved(known, data):
         parts.append(home.stem if (home := _home(data)).is_file() else home.name)
     if split is not None and split != section.get("val", "val"):
         parts.append(split)
     name = "-".join(["eval", *parts]) if parts else ""
     return f"{name}-tta".lstrip("-") if tta else name
+
+
+def _has_moved(known: object, data: str | None) -> bool:
+    """Whether a dataset is that of a run in another place: of the same name, and no longer in its old place."""
+    old = Path(str(known))
+    if data is None or not old.is_absolute() or old.exists():
+        return False
+    folders = (path.parent if path.suffix in (".yaml", ".yml", ".json") else path for path in (old, Path(data)))
+    return len({folder.absolute().name for folder in folders}) == 1
 
 
 def _home(data: object) -> Path:

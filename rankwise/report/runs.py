@@ -150,9 +150,7 @@ def run_names(runs: Sequence[Path]) -> list[str]:
 
 def results_folder(run: Path, data: str | None, split: str | None) -> str:
     """The subfolder of a run with its results on a dataset and split."""
-    section = read_section(run, "data")
-    moved = data is not None and not Path(str(section.get("path"))).exists()
-    return results_subfolder(section, section.get("path") if moved or data is None else data, split)
+    return results_subfolder(read_section(run, "data"), data, split)
 
 
 def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | None) -> EvaluatedRun:

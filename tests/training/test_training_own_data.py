@@ -15,6 +15,7 @@ from live_runs import TINY, lines
 
 from rankwise.cli import main
 from rankwise.config import choice
+from rankwise.config.datasets import results_subfolder
 from rankwise.config.recipe import parse_recipe
 from rankwise.data import open_dataset
 from rankwise.data.balance import balance_lines
@@ -24,6 +25,7 @@ from rankwise.evaluation.thresholds import at_scores
 from rankwise.models import BackboneSettings, Detector
 from rankwise.models.backbone import Backbone
 from rankwise.models.pretrained import Weights, is_reachable
+from rankwise.report.runs import results_folder
 from rankwise.training import parts
 from rankwise.training.start import warnings
 
@@ -148,6 +150,15 @@ def test_a_run_can_be_used_from_another_folder(run, tmp_path, monkeypatch, capsy
         with pytest.raises(SystemExit):
             main(["eval", str(run)])
         assert "give its new location: --data DIR" in capsys.readouterr().err
+        here = tmp_path / "data"
+        here.symlink_to(run.parent / "moved")
+        for folder, subfolder in ((here, ""), (run.parent / "moved", "eval-data")):
+            assert results_subfolder(recipe["data"], str(folder), None) == subfolder
+            assert results_folder(run, str(folder), None) == subfolder
+        main(["eval", str(run), "--data", "data"])
+        said = capsys.readouterr().out
+        assert "no longer exists: data is taken as its new location" in said
+        assert "best F1" in said  # thresholds are chosen on the validation images of the run
     finally:
         (run.parent / "moved").rename(run.parent / "data")
 
