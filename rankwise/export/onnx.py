@@ -249,3 +249,9 @@ def _require_possible(detector: Detector, opset: int) -> None:
         raise ModelError(
             "this detector has deformable convolutions (backbone.deformable_stages), which cannot be exported to ONNX"
         )
+    for name, tensor in detector.state_dict().items():
+        if not tensor.isfinite().all():
+            raise ModelError(
+                f"the weights of the detector are not finite (NaN or infinite), first in {name}, as after a diverged "
+                f"training: use earlier weights, or train with a lower learning rate"
+            )

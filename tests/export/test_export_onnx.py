@@ -159,6 +159,10 @@ def test_a_detector_that_cannot_be_exported_is_refused_with_a_reason(
     backbone = BackboneSettings("resnet10t", args={"channels": [8, 16, 24, 32]}, deformable_stages=(5,))
     with pytest.raises(ModelError, match="deformable"):
         exporting.export_detector(Detector(DetectorSettings(backbone=backbone), ["ant"]), tmp_path / "model.onnx")
+    broken = Detector(DetectorSettings(backbone=replace(backbone, deformable_stages=())), ["ant"])
+    next(broken.parameters()).data[0] = torch.nan
+    with pytest.raises(ModelError, match=r"the weights of the detector are not finite .* first in backbone"):
+        exporting.export_detector(broken, tmp_path / "model.onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"pip install onnx onnxscript onnxruntime"):
         exporting.export_detector(exported.detector, tmp_path / "model.onnx")
