@@ -201,10 +201,10 @@ def test_models_that_are_no_detectors_are_refused(model: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_ranked_rt_detr_learns_four_images_by_heart() -> None:
+def test_a_ranked_rt_detr_learns_eight_images_by_heart() -> None:
     torch.manual_seed(0)
-    size = 96
-    dataset = ShapesDataset("train", images=4, size=size)
+    size = 128
+    dataset = ShapesDataset("train", images=8, size=size)
     pixels = torch.stack([image for image, _ in dataset]) / 255
     targets = [target for _, target in dataset]
     labels = [
