@@ -104,11 +104,11 @@ class Loss(nn.Module, ABC):
             targets: [..., C] in [0, 1]: an entry is positive if its target is above 0; the target is then its quality.
                 A row can have several positives.
             mask: Bool [..., C], or [...] for whole rows: entries with False are ignored and not read.
-            weight: Weight of each entry, [..., C] or [...]. In a pairwise loss, the weight of a positive multiplies its
+            weight: Weight of each entry, [..., C] or [...]. In a ranking loss, the weight of a positive multiplies its
                 term, and that of a negative all its pairs.
             normalizer: Divisor instead of the number of positives.
             reduction: "none" returns the terms of the positives, [P], sorted by row and class, instead of their mean.
-                Only for pairwise losses.
+                Only for ranking losses.
 
         Raises:
             TypeError: If something is not a tensor.
@@ -152,7 +152,8 @@ class Loss(nn.Module, ABC):
     def dense_terms(self, read: DenseTargets) -> Tensor:
         """The weighted terms of the positives, [P]; an error for losses that are not a mean over positives."""
         raise ValueError(
-            f"{type(self).__name__} has no terms per positive with weights; AP, PE, APE and PairwiseError have them"
+            f"{type(self).__name__} has no terms per positive; the ranking losses have them: APELoss, PELoss, APLoss, "
+            "PairwiseError, RankSortLoss and ALRPLoss"
         )
 
     @abstractmethod

@@ -59,8 +59,6 @@ class RankingLoss(Loss):
         return Outcome(ranked.loss, ranked.log)
 
     def dense_terms(self, read: DenseTargets) -> Tensor:
-        if self.spec.family != "pairwise":
-            return super().dense_terms(read)
         if self.method in ("numba", "triton"):
             raise ValueError(
                 f'method="{self.method}" does not support weight and reduction="none"; use "fast", "torch" or "dense"'

@@ -1,4 +1,4 @@
-"""Pairwise losses per positive, with weighted negatives."""
+"""Ranking losses per positive, with weighted negatives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankwise.pairsums import RankingSpec
 from rankwise.pairsums.engines.dense import DenseEngine
 from rankwise.pairsums.engines.groups import Group
 from rankwise.pairsums.engines.torch import TorchEngine
-from rankwise.pairsums.formula import FORMULAS, PairSums, Positives, values_of
+from rankwise.pairsums.formula import FORMULAS, ByPositive, PairSums, Positives, values_of
 
 
 def per_positive(read: DenseTargets, spec: RankingSpec, engine: TorchEngine | DenseEngine) -> Tensor:
@@ -25,7 +25,7 @@ def per_positive(read: DenseTargets, spec: RankingSpec, engine: TorchEngine | De
 
     Args:
         read: The samples.
-        spec: A loss of the family "pairwise", of the scope "batch" or "image", without ``max_negatives``.
+        spec: A loss of the scope "batch" or "image", without ``max_negatives``.
         engine: What gives the sums.
     """
     logits = without_bad_numbers(read.logits, read.ignored)
@@ -40,8 +40,7 @@ class _Group(NamedTuple):
     positives: Tensor
     sums: PairSums
     weight: Tensor
-    share: Tensor
-    rank: Tensor
+    found: ByPositive
 
 
 class _PerPositive(torch.autograd.Function):
@@ -64,9 +63,10 @@ class _PerPositive(torch.autograd.Function):
             positives, quality = values[where[ours]].double(), read.quality[ours].double()
             counted = Group(values[index], index[:0], positives, quality, weight=weight[index].double())
             sums = engine.sums(counted, spec)
-            share, rank, terms[ours] = _terms(sums, counted, spec)
-            groups.append(_Group(index, ours, sums, weight[index].double(), share, rank))
-        ctx.groups, ctx.where, ctx.shape, ctx.adaptive = groups, where, logits.shape, spec.adaptive
+            found = _by_positive(sums, counted, spec)
+            terms[ours] = found.term
+            groups.append(_Group(index, ours, sums, weight[index].double(), found))
+        ctx.groups, ctx.where, ctx.shape = groups, where, logits.shape
         return terms.to(values.dtype)
 
     @staticmethod
@@ -74,22 +74,18 @@ class _PerPositive(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
         gradient = upstream.new_zeros(ctx.shape.numel())
         for group in ctx.groups:
-            share = group.share * upstream[group.positives].double()
+            factor, (_, weights, lower, pull) = upstream[group.positives].double(), group.found
             push = upstream.new_empty(len(group.negatives))
-            group.sums.gradient(share, push)
-            pull = -share * group.rank
-            if ctx.adaptive:
-                pull = pull + group.sums.push(share, True)
+            group.sums.gradient(weights * factor, push)
+            own = -pull * factor if lower is None else group.sums.push(lower * factor, True) - pull * factor
             gradient[group.negatives] = (push * group.weight).to(gradient.dtype)
-            gradient[ctx.where[group.positives]] = pull.to(gradient.dtype)
+            gradient[ctx.where[group.positives]] = own.to(gradient.dtype)
         return gradient.view(ctx.shape), None, None, None
 
 
-def _terms(sums: PairSums, group: Group, spec: RankingSpec) -> tuple[Tensor, Tensor, Tensor]:
-    """For each positive of a group its share of the gradient, its rank among its pairs, and its term."""
+def _by_positive(sums: PairSums, group: Group, spec: RankingSpec) -> ByPositive:
+    """What the formula makes of a group's sums for each positive, not divided by their number."""
     over = sums.over(values_of(spec, group.quality), spec.by_quality)
-    terms = FORMULAS["pairwise"](spec, Positives(group.positives, group.quality, 1), over, sums.push)
-    rank, error = over.negatives.rank, over.negatives.error
-    if over.lower is not None:
-        rank, error = rank + over.lower.rank[0], error + over.lower.error
-    return terms.weights, rank, error * terms.weights
+    terms = FORMULAS[spec.family](spec, Positives(group.positives, group.quality, 1), over, sums.push)
+    assert terms.by_positive is not None
+    return terms.by_positive()

@@ -75,6 +75,22 @@ class PairSums(Protocol):
         """
 
 
+class ByPositive(NamedTuple):
+    """The loss as a sum over positives, each with its gradient, float64 [P] each.
+
+    Attributes:
+        term: What each positive adds to the loss.
+        weights: How strongly it pushes the negatives.
+        lower: How strongly it pushes the positives of lower quality; None: not at all.
+        pull: How strongly it is pulled up itself.
+    """
+
+    term: Array
+    weights: Array
+    lower: Array | None
+    pull: Array
+
+
 class Terms(NamedTuple):
     """What a formula makes of the sums.
 
@@ -86,6 +102,7 @@ class Terms(NamedTuple):
         box_weights: How much each positive's box error counts, [P], or None.
         table: What the backward pass of an engine reads instead of the weights, float64 [n], or None.
         layout: How to find a sample's entries in the table, float64 [m], with a table.
+        by_positive: Computes the same for each positive; None if nobody asks for it.
     """
 
     loss: Array
@@ -95,6 +112,7 @@ class Terms(NamedTuple):
     box_weights: Array | None = None
     table: Tensor | None = None
     layout: Tensor | None = None
+    by_positive: Callable[[], ByPositive] | None = None
 
 
 class Positives(NamedTuple):
@@ -145,7 +163,11 @@ def pairwise(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Ter
     gradient = share * -rank
     if spec.adaptive:
         gradient += push(share, True)
-    return Terms(error @ share, (rank @ inverse,), share, gradient)
+
+    def by_positive() -> ByPositive:
+        return ByPositive(error * share, share, share if spec.adaptive else None, share * rank)
+
+    return Terms(error @ share, (rank @ inverse,), share, gradient, by_positive=by_positive)
 
 
 def ranksort(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
@@ -157,9 +179,14 @@ def ranksort(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Ter
     # lacking / among - (lacking - worse_lacking) / (among - worse), written so that nothing cancels
     sorting = (worse_lacking - worse * lacking / among) / (among - worse)
     share = (worse > FEW_MISSORTED) * sorting / worse.clip(min=FEW_MISSORTED)
-    gradient = push(share, True) - share * worse - ranking
+    pull = share * worse + ranking
+    gradient = (push(share, True) - pull) / group.number
     log = above @ inverse, sorting.sum() / group.number
-    return Terms(log[0] + log[1], log, inverse, gradient / group.number)
+
+    def by_positive() -> ByPositive:
+        return ByPositive((ranking + sorting) / group.number, inverse, share / group.number, pull / group.number)
+
+    return Terms(log[0] + log[1], log, inverse, gradient, by_positive=by_positive)
 
 
 def alrp(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
@@ -170,7 +197,12 @@ def alrp(spec: RankingSpec, group: Positives, over: Over, push: Push) -> Terms:
     inverse = 1 / (rank * group.number)
     pull = (above > FEW_ABOVE) * (above + boxes) * inverse
     loss, box_weights = above @ inverse, push(inverse, False) + 0.5 * inverse
-    return Terms(loss, (loss,), pull / above.clip(min=FEW_ABOVE), -pull, box_weights)
+    weights = pull / above.clip(min=FEW_ABOVE)
+
+    def by_positive() -> ByPositive:
+        return ByPositive(above * inverse, weights, None, pull)
+
+    return Terms(loss, (loss,), weights, -pull, box_weights, by_positive=by_positive)
 
 
 FORMULAS: dict[Family, Callable[[RankingSpec, Positives, Over, Push], Terms]] = {

@@ -12,6 +12,7 @@ from test_losses_all import ALL, gradient_of
 from torch import Tensor
 
 from rankwise.losses import (
+    ALRPLoss,
     APELoss,
     APLoss,
     FocalLoss,
@@ -177,17 +178,19 @@ def test_weights_multiply_the_terms_of_entries() -> None:
         )
 
 
-PAIRWISE = {
+RANKING = {
     "APE": APELoss,
     "AP per image": partial(APLoss, scope="image"),
     "valid negatives": partial(PairwiseError, Sigmoid(4.0), ValidNegatives(0.5), weight_by_quality=True),
+    "RankSort": RankSortLoss,
+    "aLRP": partial(ALRPLoss, scope="image"),
 }
 
 
 @pytest.mark.parametrize("method", ["dense", "fast"])
-@pytest.mark.parametrize("name", PAIRWISE)
+@pytest.mark.parametrize("name", RANKING)
 def test_an_integer_weight_of_a_negative_equals_repeating_it(name: str, method: str) -> None:
-    loss = PAIRWISE[name](method=method)
+    loss = RANKING[name](method=method)
     logits, targets = scene(5)
     generator = torch.Generator().manual_seed(3)
     times = torch.randint(0, 4, targets.shape, generator=generator).where(targets <= 0, 1)
@@ -210,16 +213,40 @@ def test_an_integer_weight_of_a_negative_equals_repeating_it(name: str, method: 
     torch.testing.assert_close(gradient_of(weighted, leaf), gradient_of(parts.sum(), leaf))
 
 
+def plain_term(name: str, p: Tensor, quality: Tensor, u: int, negatives: Tensor, weight: Tensor) -> float:
+    """The term of positive u as the papers define it, with weighted negatives."""
+    delta = 0.5 if name == "RankSort" else 1.0
+    among = ((p - p[u]) / (2 * delta) + 0.5).clamp(0, 1)
+    above = float((((negatives - p[u]) / (2 * delta) + 0.5).clamp(0, 1) * weight).sum())
+    if name == "aLRP":
+        return above / (above + float(among.sum()) + 0.5)
+    lacking, right = 1 - quality, quality >= quality[u]
+    sorting = (among * lacking).sum() / among.sum() - (among * lacking)[right].sum() / among[right].sum()
+    return above / (above + float(among.sum())) + float(sorting)
+
+
+@pytest.mark.parametrize(("name", "make"), [("RankSort", RankSortLoss), ("aLRP", ALRPLoss)])
+def test_terms_per_positive_follow_the_papers(name: str, make: type[Loss]) -> None:
+    logits, targets = scene(5)
+    weight = torch.rand(logits.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    positive = targets > 0
+    weight = weight.masked_fill(positive, 1.0)
+    terms = make().dense(logits, targets, weight=weight, reduction="none")
+    samples = logits[positive], targets[positive]
+    expected = [plain_term(name, *samples, u, logits[~positive], weight[~positive]) for u in range(int(positive.sum()))]
+    torch.testing.assert_close(terms, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [1.0, 40.0, 1e6])
-@pytest.mark.parametrize("name", [*PAIRWISE, "adaptive step"])
+@pytest.mark.parametrize("name", [*RANKING, "adaptive step"])
 def test_fast_terms_with_weights_are_those_of_the_definition(
     name: str, spread: float, dtype: torch.dtype, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if many:  # the torch engine takes any number of samples for many
         monkeypatch.setattr(lattice, "MANY", 0)
-    make = {**PAIRWISE, "adaptive step": partial(PairwiseError, Step(0.3))}[name]
+    make = {**RANKING, "adaptive step": partial(PairwiseError, Step(0.3))}[name]
     generator = torch.Generator().manual_seed(3)
     logits = (torch.randn(3, 200, 4, generator=generator) * spread).to(dtype)
     targets = torch.rand(3, 200, 4, generator=generator, dtype=torch.float64)
@@ -252,7 +279,7 @@ def test_terms_per_positive_ignore_masked_entries_and_can_be_empty() -> None:
     ("loss", "message"),
     [
         (APELoss(method="numba"), 'method="numba" does not support weight'),
-        (RankSortLoss(method="dense"), "RankSortLoss has no terms per positive"),
+        (RankSortLoss(scope="class"), 'do not support scope="class"'),
         (FocalLoss(), "FocalLoss has no terms per positive"),
         (APELoss(method="dense", scope="world"), "do not support"),
     ],
