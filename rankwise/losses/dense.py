@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rankwise.losses.inputs import ROUNDING, Samples, without_bad_numbers
 
-#: Entries this far below the lowest positive do not contribute to a ranking, for any distance.
-FAR_BELOW = 1e6
+#: Entries this far below the lowest positive do not contribute to a ranking, however flat the distance is.
+FAR_BELOW = 1e12
 
 #: A ranking splits rows with several positives if at most this fraction of rows is added.
 FEW_ADDED = 0.25
@@ -72,23 +74,19 @@ class DenseTargets:
         if ignored is not None and ignored.shape[1] == 1:
             labels.masked_fill_(ignored.squeeze(1), -1)
             ignored = None
-        low = self._far_below() if added or ignored is not None else 0.0
-        if ignored is not None:
-            logits = logits.masked_fill(ignored, low)
         quality = self.quality.new_zeros(count)
         if not added:
             labels[self.rows], quality[self.rows] = self.classes, self.quality
+            nobody = self.rows[:0]
+            if ignored is not None:
+                logits = _Separated.apply(logits, ignored, nobody, nobody, self._far_below())
             return logits, labels, quality, self.image
         later = torch.cat([later.new_zeros(1), later])
         first = self.rows[~later]
         labels[first], quality[first] = self.classes[~later], self.quality[~later]
         moved = self.rows[later], self.classes[later]
-        alone = torch.full((added, classes), low, dtype=logits.dtype, device=logits.device)
-        alone = torch.cat([logits[moved].unsqueeze(1), alone[:, 1:]], 1)
-        emptied = torch.zeros_like(logits, dtype=torch.bool)
-        emptied[moved] = True
         return (
-            torch.cat([logits.masked_fill(emptied, low), alone]),
+            _Separated.apply(logits, ignored, *moved, self._far_below()),
             torch.cat([labels, labels.new_zeros(added)]),
             torch.cat([quality, self.quality[later]]),
             torch.cat([self.image, self.image[moved[0]]]),
@@ -110,6 +108,36 @@ class DenseTargets:
         positives = self.logits.detach()[self.rows, self.classes]
         lowest = float(positives.min()) if len(positives) else 0.0
         return (lowest if math.isfinite(lowest) else 0.0) - FAR_BELOW
+
+
+class _Separated(torch.autograd.Function):
+    """Logits without ignored entries, and with rows of their own for some entries, in one copy.
+
+    The gradient of what is far below is 0, so that backward has nothing to fill.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, ignored: Tensor | None, rows: Tensor, classes: Tensor, low: float) -> Tensor:
+        count = len(logits)
+        out = logits.new_empty(count + len(rows), logits.shape[1])
+        out[count:] = low
+        if ignored is None:
+            out[:count] = logits
+        else:
+            torch.where(ignored, logits.new_tensor(low), logits, out=out[:count])
+        out[count:, 0], out[rows, classes] = logits[rows, classes], low
+        ctx.count = count
+        ctx.save_for_backward(rows, classes)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, classes = ctx.saved_tensors
+        own = gradient[: ctx.count]
+        if len(rows):
+            own[rows, classes] = gradient[ctx.count :, 0]  # in place: nobody else has this gradient
+        return own, None, None, None, None
 
 
 def read_dense(

@@ -289,8 +289,9 @@ def test_losses_without_terms_per_positive_name_those_that_have_them(loss: Loss,
         loss.dense(*scene(), reduction="none")
 
 
-def test_composed_losses_with_floors_and_a_limit_of_negatives() -> None:
+def test_composed_losses_with_flat_distances_floors_and_a_limit_of_negatives() -> None:
     for loss in (
+        PairwiseError(Sigmoid(1e-6)),
         PairwiseError(balance=ValidNegatives(0.5)),
         PairwiseError(Step(0.3), max_negatives=40),
         APELoss(cut=4, scope="image"),
