@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,10 +24,14 @@ from rankwise.data.formats import class_mismatch, shared_images
 from rankwise.data.splits import matching_splits
 from rankwise.errors import DataError
 from rankwise.files.names import brief, counted, shown
+from rankwise.files.parsing import ParseError, read_bytes
 from rankwise.images.reading import MAX_PIXELS, read_image
 
 #: Edges of the histogram of box sizes (square root of the area in pixels). COCO's medium size is 32 to 96.
 SIZE_EDGES = (0, 8, 16, 32, 64, 96, 128, 256, 512, 1024)
+
+#: Boxes below this many pixels are probably annotation mistakes.
+SLIP = 2
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ def check(
     report = CheckReport(root, source.name)
     classes: dict[str, list[str]] = {}
     records: dict[str, list[ImageRecord]] = {}
+    content: dict[str, list[bytes]] = {}
     for split in source.splits:
         try:
             reading = source.read(split)
@@ -106,7 +112,9 @@ def check(
         known = set(report.faults)  # a file shared by several splits is faulty in each
         report.faults.extend(fault for fault in reading.faults if fault not in known)
         report.notes.extend(reading.all_notes(split))
-        report.faults.extend(_decoding_faults(reading.records, source.folder, max_pixels, progress))
+        faults, content[split] = _decode(reading.records, source.folder, max_pixels, progress)
+        report.faults.extend(faults)
+        report.notes.extend(f"{split}: {note}" for note in _doubtful(reading.records))
         report.splits.append(_describe(split, reading.records, reading.classes))
         classes[split], records[split] = reading.classes, reading.records
     once = {record.path: record for split_records in records.values() for record in split_records}
@@ -114,7 +122,7 @@ def check(
     if source.folder.root != root and root.is_dir():
         report.notes.append(f"The dataset was found in {source.folder.root}.")
     _compare_classes(source, classes, report)
-    _compare_images(source, records, report)
+    _compare_images(source, records, content, report)
     if not matching_splits("train", source.splits):
         what = f"there is no training split, only {', '.join(source.splits)}"
         todo = "add its annotations; to train on another split, set --data.train"
@@ -146,10 +154,16 @@ def _whole_file(error: DataError) -> Fault:
     return Fault("unreadable file", file, what, todo)
 
 
-def _decoding_faults(
+def _decode(
     records: Sequence[ImageRecord], folder: Folder, max_pixels: int, progress: Callable[[int, int], None] | None
-) -> list[Fault]:
-    """Decodes every image, in threads, because decoders release the GIL."""
+) -> tuple[list[Fault], list[bytes]]:
+    """Decodes every image, in threads, because decoders release the GIL; returns faults and a hash of each file."""
+
+    def hashed(record: ImageRecord) -> bytes:
+        try:
+            return hashlib.blake2b(read_bytes(record.path or "", limit=2**32), digest_size=16).digest()
+        except (ParseError, OSError):  # then decoding it failed, too
+            return record.name.encode(errors="surrogateescape")
 
     def decode(record: ImageRecord) -> Fault | None:
         assert record.path is not None
@@ -164,12 +178,24 @@ def _decoding_faults(
 
     faults = []
     with ThreadPoolExecutor(os.cpu_count()) as threads:
+        content = list(threads.map(hashed, records))
         for done, fault in enumerate(threads.map(decode, records), start=1):
             if fault is not None:
                 faults.append(fault)
             if progress is not None:
                 progress(done, len(records))
-    return faults
+    return faults, content
+
+
+def _doubtful(records: Sequence[ImageRecord]) -> list[str]:
+    """Notes on boxes that are probably mistakes of the annotation."""
+    rows = [np.column_stack([record.boxes, record.labels]) for record in records]
+    twice = sum(len(boxes) - len(np.unique(boxes, axis=0)) for boxes in rows)
+    sides = np.concatenate([boxes[:, 2:4] - boxes[:, :2] for boxes in rows] or [np.zeros((0, 2))])
+    slips = int((sides.min(axis=1, initial=np.inf) < SLIP).sum())
+    verb = "repeats" if twice == 1 else "repeat"
+    notes = [f"{counted(twice, 'box', 'boxes')} {verb} another one of the same class exactly"] if twice else []
+    return notes + ([f"{counted(slips, 'box', 'boxes')} less than {SLIP} pixels wide or high"] if slips else [])
 
 
 def _compare_classes(source: Source, classes: dict[str, list[str]], report: CheckReport) -> None:
@@ -183,12 +209,21 @@ def _compare_classes(source: Source, classes: dict[str, list[str]], report: Chec
             report.faults.append(Fault("unknown category", f"{split} split", what, todo))
 
 
-def _compare_images(source: Source, records: dict[str, list[ImageRecord]], report: CheckReport) -> None:
+def _compare_images(
+    source: Source, records: dict[str, list[ImageRecord]], content: dict[str, list[bytes]], report: CheckReport
+) -> None:
     train, val = (matching_splits(role, source.splits) for role in ("train", "val"))
     if len(train) != 1 or len(val) != 1 or train[0] not in records or val[0] not in records:
         return
     if shared := shared_images(records[train[0]], records[val[0]]):
         what = f"{len(shared):,} of its {len(records[val[0]]):,} images are also training images, such as {shared[0]}"
+        report.faults.append(Fault("shared image", f"{val[0]} split", what, "keep each image in only one split"))
+        return
+    known = dict(zip(content[train[0]], records[train[0]], strict=True))
+    copies = [(known[key], one) for key, one in zip(content[val[0]], records[val[0]], strict=True) if key in known]
+    if copies:
+        names = f"{copies[0][1].name} of {copies[0][0].name}"
+        what = f"{len(copies):,} of its {len(records[val[0]]):,} images are copies of training images, such as {names}"
         report.faults.append(Fault("shared image", f"{val[0]} split", what, "keep each image in only one split"))
 
 
@@ -231,7 +266,7 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
     console = console or Console()
     if report.format:
         console.print(f"{report.format} dataset in {shown(report.folder)}", markup=False, highlight=False)
-    if report.splits:
+    if any(split.images for split in report.splits):
         console.print(_overview(report.splits))
         console.print(_class_table(report.splits))
         console.print(_size_table(report.sizes))

@@ -11,6 +11,7 @@ from rankwise.data.folder import Folder, folders
 from rankwise.data.unknown_format import ARCHIVES, describe_folder
 from rankwise.data.voc import VocSource
 from rankwise.data.yolo import YoloSource
+from rankwise.data.yolo_files import yaml_file
 from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS
@@ -59,6 +60,10 @@ def find_source(path: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
         level = [inner for folder in level for inner in folders(folder) if not inner.is_symlink()]
         if len(level) > _MOST_FOLDERS:
             break
+    for above in root.absolute().parents[:_LEVELS]:
+        # Only where it names its format by a file: an unrelated folder above may hold anything.
+        if yaml_file(above) is not None and YoloSource(Folder(above), max_pixels).splits:
+            raise DataError(f"{shown(root)}: is part of the dataset in {shown(above)}; give that folder")
     raise DataError(f"{shown(root)}: unknown format; {describe_folder(root)}")
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from rankwise.data.folder import is_image
+from rankwise.data.yolo_files import split_folders
 from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, open_regular, read_text
 
@@ -87,8 +88,9 @@ def _yolo_advice(labels: list[Path], images: list[Path], root: Path) -> str:
             f"to images/ and {_name(home, root)} to labels/, and add data.yaml with the lines train: images and "
             f"names: [{names}]"
         )
-    where = beside.relative_to(root).as_posix()
-    return f"closest match: YOLO without class names: add data.yaml with the lines train: {where} and names: [{names}]"
+    splits = split_folders(root) or {"train": beside.relative_to(root).as_posix()}
+    lines = ", ".join(f"{split}: {where}" for split, where in splits.items())
+    return f"closest match: YOLO without class names: add data.yaml with the lines {lines} and names: [{names}]"
 
 
 def _classes(path: Path) -> set[int]:

@@ -5,6 +5,7 @@ We do not use a library: supervision decodes every image while reading and stops
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection
 from pathlib import Path
@@ -20,6 +21,8 @@ from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")
+#: Coordinates are fractions; beyond this they are not even those of a box that sticks out of its image.
+_FRACTION = 2.0
 #: Values that mean "not given"; all values are read as text.
 _EMPTY: tuple[Any, ...] = (None, "", "~", "null", "Null", "NULL", [], {})
 
@@ -165,6 +168,7 @@ class YoloSource:
             raise DataError(
                 f"{self.file}: {split} is {shortened(entry)}, which leads out of the folder; put the images into "
                 f"{root} and name them relative to it"
+                + (f", or correct the name: {ends[0]} does not exist there" if ends else "")
             )
         raise DataError(
             f"{self.file}: {split} is {shortened(entry)}, which does not exist; give the folder of its images"
@@ -207,6 +211,11 @@ class YoloSource:
                     "add the class there or correct the line",
                     box=f"line {number}",
                 )
+                continue
+            if _FRACTION < max(map(abs, values[1:])) < math.inf:
+                what = f"reads {line.strip()[:60]!r}, which looks like pixels"
+                todo = "divide by width and height of the image: all but the class are from 0 to 1"
+                collector.add_fault("boxes as pixels", file, what, todo, box=f"line {number}")
                 continue
             left, top, right, bottom = _corners(values[1:])
             collector.add_box(image, number, (left * width, top * height, right * width, bottom * height), label)

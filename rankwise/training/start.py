@@ -10,6 +10,7 @@ import torch
 
 from rankwise.config.recipe import Recipe
 from rankwise.data.balance import balance_lines
+from rankwise.data.checks import SLIP
 from rankwise.data.dataset import DetectionDataset
 from rankwise.files.names import brief, counted, listed, wrapped
 from rankwise.images.settings import InputSettings
@@ -18,8 +19,6 @@ from rankwise.images.settings import InputSettings
 UNEVEN = 10
 #: Boxes with a side below this many input pixels are hard to detect.
 TINY = 8
-#: Boxes below this many pixels in the file are probably annotation mistakes.
-SLIP = 2
 #: Maximum number of class names in a line.
 NAMES = 8
 

@@ -405,7 +405,9 @@ YOLO_FAULTS = {
     "half class": ("0.5 0.5 0.5 0.1 0.1\n", "line 1 has class 0.5, which data.yaml does not name"),
     "nan": ("0 nan 0.5 0.1 0.1\n", "line 1 has corners that are not numbers"),
     "empty": ("0 0.5 0.5 0 0.1\n", "line 1 has no area: it is 0 wide"),
-    "pixels": ("0 50 50 10 10\n", "lies outside the image of"),
+    "pixels": ("0 50 50 10 10\n", "line 1 reads '0 50 50 10 10', which looks like pixels; divide by width and height"),
+    "outside": ("0 1.9 0.5 0.1 0.1\n", "lies outside the image of"),
+    "infinite": ("0 0.5 0.5 inf 0.1\n", "line 1 has corners that are not numbers"),
     "binary": (b"\xff\xfe\x00", "labels/train/picture000.txt: not text in UTF-8: "),
 }
 
@@ -465,6 +467,7 @@ YAML_FAULTS = {
     ),
     "nowhere": ("train: images/nowhere\nnames: [a]\n", "train is 'images/nowhere', which does not exist; give the", ""),
     "absolute": ("train: /etc\nnames: [a]\n", "data.yaml: train is '/etc', which leads out of the folder; put the", ""),
+    "mistyped": ("train: ../trian/images\nnames: [a]\n", "correct the name: trian/images does not exist there", ""),
     "number": ("train: 5\nnames: [a]\n", "data.yaml: train is '5', which does not exist; give the folder", ""),
 }
 
@@ -521,6 +524,27 @@ def test_a_printed_report_lists_every_fault_and_counts_the_kinds(tmp_path):
     assert text.count("has category 1, which the file does not list") == 12
     assert "'[bold]gone[/bold].jpg'" in text
     assert "13 faults: unknown category 12, missing image 1" in text
+
+
+def test_copies_of_training_images_in_the_validation_split_are_a_fault(coco_folder):
+    train, val = (sorted((coco_folder / split).iterdir()) for split in ("train", "val"))
+    shutil.copy(train[3], val[1])
+    (fault,) = [fault for fault in check(coco_folder).faults if fault.kind == "shared image"]
+    copies = f"val/{val[1].name} of train/{train[3].name}"
+    assert str(fault) == (
+        f"val split: 1 of its {len(val)} images are copies of training images, such as {copies}; keep each image in "
+        f"only one split"
+    )
+
+
+def test_boxes_that_repeat_another_or_are_tiny_are_noted(tmp_path):
+    def change(content, root):
+        boxes = content["annotations"]
+        boxes += [{**boxes[0], "id": 9001}, {**boxes[0], "id": 9002, "bbox": [3, 3, 1.5, 9]}]
+
+    notes = check(broken_coco(tmp_path, change)).notes
+    assert "train: 1 box repeats another one of the same class exactly" in notes
+    assert "train: 1 box less than 2 pixels wide or high" in notes
 
 
 def test_a_folder_without_validation_is_noted(tmp_path):

@@ -388,6 +388,20 @@ def test_unknown_folders_are_described_with_advice(tmp_path, write):
     assert UNKNOWN[write] in str(caught.value)
 
 
+def test_a_part_of_a_dataset_is_answered_with_the_whole(tmp_path):
+    root = write_yolo_folder(tmp_path / "yolo")
+    for part in ("images", "images/train"):
+        with pytest.raises(DataError, match=r"is part of the dataset in .*yolo; give that folder"):
+            open_dataset(root / part)
+
+
+def test_labels_without_names_in_split_folders_are_answered_with_all_splits(tmp_path):
+    root = write_yolo_folder(tmp_path / "yolo")
+    (root / "data.yaml").unlink()
+    with pytest.raises(DataError, match=r"the lines train: images/train, val: images/val and names: \["):
+        open_dataset(root)
+
+
 def test_the_size_histogram_counts_an_image_of_two_splits_once(tmp_path):
     root = write_voc_folder(tmp_path / "voc")
     both = [(root / "ImageSets/Main" / f"{split}.txt").read_text() for split in ("train", "val")]
