@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Reads jobs from standard input, and prints the exit code of each.
+#: Reads jobs from standard input, and answers with the number and exit code of each.
 SERVER = """
 import json, os, sys, traceback
 
@@ -28,16 +29,19 @@ def work(job):
         return 1
     return 0
 
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # some modules print when they are imported
 exec(sys.argv.pop(1))
-print("ready", flush=True)
+print("ready", file=answers, flush=True)
 for line in sys.stdin:
+    job = json.loads(line)
     pid = os.fork()
     if not pid:
-        code = work(json.loads(line))
+        code = work(job)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    print(job["number"], os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers, flush=True)
 """
 
 
@@ -59,6 +63,7 @@ class WarmProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         assert self._answer() == "ready"
 
@@ -67,8 +72,11 @@ class WarmProcess:
         self.jobs += 1
         files = {name: str(self.folder / f"{name}{self.jobs}.txt") for name in ("stdout", "stderr")}
         assert self.process.stdin is not None
-        print(json.dumps({"code": code, "words": words, **files}), file=self.process.stdin, flush=True)
-        code = self._answer()
+        job = {"number": self.jobs, "code": code, "words": words, **files}
+        print(json.dumps(job), file=self.process.stdin, flush=True)
+        while not (answer := self._answer()).startswith(f"{self.jobs} "):
+            assert answer, "the process that starts the others has ended"  # else one that a time limit has left behind
+        code = answer.partition(" ")[2]
         out, err = (Path(path).read_text() for path in files.values())
         assert code == "0", f"exit code {code}\n{out[-2000:]}{err[-3000:]}"
         return out
@@ -85,5 +93,5 @@ def warm_process(imports: str, folder: Path, **environment: str) -> Iterator[War
     try:
         yield warm
     finally:
-        warm.process.kill()
+        os.killpg(warm.process.pid, signal.SIGKILL)  # with a job that hangs
         warm.process.communicate()

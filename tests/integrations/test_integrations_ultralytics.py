@@ -1,4 +1,4 @@
-"""YOLO models of ultralytics, trained by ranking with their own trainer, each in a process of its own.
+"""YOLO models of ultralytics, trained by ranking with their own trainer, each in a process of its own, forked.
 
 ultralytics changes torch.load, OpenCV and other things when it is imported: other tests must not see that.
 """
@@ -9,8 +9,7 @@ import json
 import math
 import os
 import pickle
-import subprocess
-import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,13 +19,17 @@ import pytest
 import torch
 from drawn_images import write_yolo
 from torch import nn
+from warm_process import WarmProcess, warm_process
 
 from rankwise.integrations.ultralytics import RankingTerm, _Install, use_ranking
 from rankwise.losses import APELoss
 
 installed = pytest.mark.skipif(find_spec("ultralytics") is None, reason="ultralytics is not installed")
 
-TRAIN = Path(__file__).parent / "train_yolo.py"
+#: What every process needs, which takes seconds to import; rankwise is not among it.
+IMPORTS = "import ultralytics.models.yolo, ultralytics.data.build, torchvision, scipy.optimize"
+#: Trains one model: see there.
+TRAIN = f"import runpy; runpy.run_path({str(Path(__file__).parent / 'train_yolo.py')!r}, run_name='__main__')"
 #: A process that could not import rankwise: what it loads holds nothing of it.
 LOAD = """
 import sys
@@ -52,52 +55,49 @@ print("CALIBRATED", float(model.predict(image, conf=1e-9, verbose=False)[0].obb.
 """
 
 
-def run(folder: Path, *words: str) -> str:
+@pytest.fixture(scope="module")
+def yolo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
+    folder = tmp_path_factory.mktemp("yolo")
     offline = {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    changed = offline | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, *words]
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | changed, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return done.stdout
+    with warm_process(IMPORTS, folder, **offline, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(paths)) as process:
+        yield process
 
 
 def results(output: str) -> list[Any]:
     return [json.loads(line.removeprefix("RESULT")) for line in output.splitlines() if line.startswith("RESULT ")]
 
 
-def trained(folder: Path, *words: str) -> Any:
-    return results(run(folder, str(TRAIN), str(folder), *words))[0]
+def trained(yolo: WarmProcess, folder: Path, *words: str) -> Any:
+    return results(yolo.run(TRAIN, str(folder), *words))[0]
 
 
 @installed
 @pytest.mark.slow
-def test_yolo11_learns_eight_images_by_its_own_trainer(tmp_path: Path) -> None:
+def test_yolo11_learns_eight_images_by_its_own_trainer(yolo: WarmProcess, tmp_path: Path) -> None:
     write_yolo(tmp_path, repeats=10)
-    found = trained(tmp_path, "yolo11n", "1", "20", "tune", "measure", "calibrate")
+    found = trained(yolo, tmp_path, "yolo11n", "1", "20", "tune", "measure", "calibrate")
     assert found["terms"] == ["all"]
     assert found["ap50"] > 0.9
     assert found["tuned"]
     assert 8 <= found["shown"][1] <= 24  # of 16 objects, at the default threshold after calibration
     weights = str(tmp_path / "run" / "weights" / "last.pt")
-    assert "LOADED DetectionModel None" in run(tmp_path, "-c", LOAD, weights)
+    assert "LOADED DetectionModel None" in yolo.run(LOAD, weights)
 
 
 @installed
-def test_yolov8_trains_too_and_in_the_process_that_is_started_for_each_gpu(tmp_path: Path) -> None:
+def test_yolov8_trains_too_and_in_the_process_that_is_started_for_each_gpu(yolo: WarmProcess, tmp_path: Path) -> None:
     write_yolo(tmp_path, repeats=1)
-    found = trained(tmp_path, "yolov8n", "0.5", "1", "ddp")
+    found = trained(yolo, tmp_path, "yolov8n", "0.5", "1", "ddp")
     assert found["terms"] == ["all"]
     assert found["worker"] == "WORKER all 0.5"
 
 
 @installed
-def test_segmentation_pose_and_oriented_boxes_train_by_their_own_trainer(tmp_path: Path) -> None:
+def test_segmentation_pose_and_oriented_boxes_train_by_their_own_trainer(yolo: WarmProcess, tmp_path: Path) -> None:
     for task in ("segment", "pose", "obb"):
         write_yolo(tmp_path / task, repeats=1, task=task)
-    output = run(tmp_path, "-c", TASKS, str(tmp_path))
+    output = yolo.run(TASKS, str(tmp_path))
     assert float(output.rpartition("CALIBRATED")[2]) == pytest.approx(0.25, abs=1e-3)  # the default threshold
     all_found = results(output)
     assert len(all_found) == 3
@@ -109,9 +109,9 @@ def test_segmentation_pose_and_oriented_boxes_train_by_their_own_trainer(tmp_pat
 
 
 @installed
-def test_an_interrupted_training_is_resumed_by_ranking_in_both_branches(tmp_path: Path) -> None:
+def test_an_interrupted_training_is_resumed_by_ranking_in_both_branches(yolo: WarmProcess, tmp_path: Path) -> None:
     write_yolo(tmp_path, repeats=1)
-    found = trained(tmp_path, "yolo26n", "0", "3", "resume")
+    found = trained(yolo, tmp_path, "yolo26n", "0", "3", "resume")
     assert found["stopped"]
     assert (found["start"], found["end"]) == (1, 2)  # two of three epochs were left
     assert found["terms"] == ["one2many", "one2one"]
