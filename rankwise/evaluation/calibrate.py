@@ -33,7 +33,7 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
         console: Where to print.
 
     Raises:
-        DataError: If a file is invalid.
+        DataError: If a file is invalid, or no detection is correct.
     """
     console = console or Console(highlight=False)
     annotations = _read_truth(truth)
@@ -45,7 +45,13 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
         raise DataError(f"{shown(detections)}: no such file")
     try:
         found = read_results(detections, category_ids)
-        result = calibrated(evaluate(annotations, found, category_ids, classes), image_ids)
+        raw = evaluate(annotations, found, category_ids, classes)
+        if not raw.correlation.n:
+            raise ValueError(
+                f"none of its {raw.detections:,} detections overlaps an object of its class with an IoU above 0.5, so "
+                f"there is nothing to calibrate; boxes are left, top, width and height in pixels"
+            )
+        result = calibrated(raw, image_ids)
     except ValueError as error:
         raise DataError(f"{shown(detections)}: {error}") from error
     assert result.calibration is not None

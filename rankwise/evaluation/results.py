@@ -16,7 +16,7 @@ from rankwise.errors import ModelError
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.tables import detection_table
 from rankwise.files.names import shown
-from rankwise.files.parsing import ParseError, read_json, set_aside
+from rankwise.files.parsing import ParseError, is_number, read_json, set_aside
 from rankwise.files.writing import write_text
 from rankwise.models.weights import read_thresholds
 from rankwise.types import Detections
@@ -122,10 +122,10 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 def _is_detection(entry: dict[str, Any]) -> bool:
     box, score = entry.get("bbox"), entry.get("score")
-    numbers = [*box, score] if isinstance(box, list) and len(box) == 4 else [None]
+    numbers: list[Any] = [*box, score] if isinstance(box, list) and len(box) == 4 else [None]
     ids = (entry.get("image_id"), entry.get("category_id"))
-    return all(isinstance(value, int | float) and abs(value) < 1e30 for value in numbers) and all(
-        isinstance(value, int) and abs(value) < 2**63 for value in ids
+    return all(is_number(value) and abs(value) < 1e30 for value in numbers) and all(
+        type(value) is int and abs(value) < 2**63 for value in ids
     )
 
 

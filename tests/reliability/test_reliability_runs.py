@@ -161,6 +161,28 @@ def test_annotations_that_would_match_nothing_are_no_truth_to_calibrate_with(mad
     assert "truth.json" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda found: found.clear(), "none of its 0 detections overlaps an object"),
+        (lambda found: [one.update(bbox=[v / 200 for v in one["bbox"]]) for one in found], "in pixels"),
+        (lambda found: found[0].update(score=True), "entry 0 is not a detection"),
+        (lambda found: found[0].update(bbox=[True] * 4), "entry 0 is not a detection"),
+        (lambda found: found[0].update(image_id=True), "entry 0 is not a detection"),
+    ],
+)
+def test_results_from_which_nothing_can_be_calibrated_are_refused(made, tmp_path, capsys, change, said):
+    found = json.loads((made / "results.json").read_text())
+    change(found)
+    (tmp_path / "found.json").write_text(json.dumps(found))
+    truth = made / "data/annotations/instances_train.json"
+    with pytest.raises(SystemExit) as stop:
+        main(["calibrate", str(tmp_path / "found.json"), "--truth", str(truth), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_more_seeds_than_anybody_trains_are_refused(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["reproduce", "distance", "--seeds=1000000000", "--train=false"])
