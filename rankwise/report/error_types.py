@@ -78,7 +78,7 @@ class Errors:
 
     Attributes:
         matches: Detections matched with objects at IoU 0.5.
-        kind: The type of each detection, int64 [D]; never ``MISSED``.
+        types: The type of each detection, int64 [D]; never ``MISSED``.
         target: Row of the object that the type refers to, -1 for background and crowd regions, int64 [D].
         iou: IoU with that object; for background the highest IoU with any object, float64 [D].
         found_at: Score of the detection that matches each object, -inf if none does, float64 [G].
@@ -87,7 +87,7 @@ class Errors:
     """
 
     matches: Matches
-    kind: NDArray[np.int64]
+    types: NDArray[np.int64]
     target: NDArray[np.int64]
     iou: NDArray[np.float64]
     found_at: NDArray[np.float64]
@@ -101,13 +101,13 @@ class Errors:
         """
         scores = self.matches.detections.scores
         numbers: dict[ErrorType, NDArray[np.int64]] = {}
-        for kind in (ErrorType.CORRECT, *ERRORS):
-            if kind is ErrorType.MISSED:
+        for error_type in (ErrorType.CORRECT, *ERRORS):
+            if error_type is ErrorType.MISSED:
                 known = np.sort(np.maximum(self.found_at, self.covered_at)[~self.matches.objects.crowd])
-                numbers[kind] = np.searchsorted(known, thresholds, side="left")
+                numbers[error_type] = np.searchsorted(known, thresholds, side="left")
             else:
-                known = np.sort(scores[self.kind == kind])
-                numbers[kind] = len(known) - np.searchsorted(known, thresholds, side="left")
+                known = np.sort(scores[self.types == error_type])
+                numbers[error_type] = len(known) - np.searchsorted(known, thresholds, side="left")
         return numbers
 
     def by_class(self, threshold: float, classes: int) -> dict[ErrorType, NDArray[np.int64]]:
@@ -121,12 +121,12 @@ class Errors:
         kept = matches.detections.scores >= threshold
         missed = (np.maximum(self.found_at, self.covered_at) < threshold) & ~matches.objects.crowd
         labels = {
-            kind: matches.objects.labels[missed]
-            if kind is ErrorType.MISSED
-            else matches.detections.labels[kept & (self.kind == kind)]
-            for kind in (ErrorType.CORRECT, *ERRORS)
+            error_type: matches.objects.labels[missed]
+            if error_type is ErrorType.MISSED
+            else matches.detections.labels[kept & (self.types == error_type)]
+            for error_type in (ErrorType.CORRECT, *ERRORS)
         }
-        return {kind: np.bincount(rows, minlength=classes) for kind, rows in labels.items()}
+        return {error_type: np.bincount(rows, minlength=classes) for error_type, rows in labels.items()}
 
     def confusions(self, threshold: float, classes: int) -> list[tuple[int, int, int]]:
         """Class errors as (class of the object, predicted class, number of errors), most frequent first.
@@ -135,7 +135,7 @@ class Errors:
             threshold: The minimum score.
             classes: The number of classes.
         """
-        rows = np.flatnonzero((self.kind == ErrorType.CLASS) & (self.matches.detections.scores >= threshold))
+        rows = np.flatnonzero((self.types == ErrorType.CLASS) & (self.matches.detections.scores >= threshold))
         truth, predicted = self.matches.objects.labels[self.target[rows]], self.matches.detections.labels[rows]
         pairs, counts = np.unique(truth * classes + predicted, return_counts=True)
         order = np.argsort(-counts, kind="stable")
@@ -161,18 +161,18 @@ def classify(matches: Matches) -> Errors:
         (other_iou >= NEAR, ErrorType.BOTH, other_object),
     ]
     conditions = [condition for condition, _, _ in decided]
-    kind = np.select(conditions, [int(name) for _, name, _ in decided], int(ErrorType.BACKGROUND)).astype(np.int64)
+    types = np.select(conditions, [int(name) for _, name, _ in decided], int(ErrorType.BACKGROUND)).astype(np.int64)
     target = np.select(conditions, [rows for *_, rows in decided], -1).astype(np.int64)
-    iou = np.where(np.isin(kind, (ErrorType.CLASS, ErrorType.BOTH)), other_iou, own_iou)
-    iou = np.where(np.isin(kind, (ErrorType.BACKGROUND, ErrorType.IGNORED)), np.maximum(own_iou, other_iou), iou)
+    iou = np.where(np.isin(types, (ErrorType.CLASS, ErrorType.BOTH)), other_iou, own_iou)
+    iou = np.where(np.isin(types, (ErrorType.BACKGROUND, ErrorType.IGNORED)), np.maximum(own_iou, other_iou), iou)
     of_match = columns == matches.matched[rows]
     iou[rows[of_match]] = overlap[of_match]
 
     found_at = np.append(detections.scores, -np.inf)[matches.found_by]
     covered_at = np.full(len(objects), -np.inf)
-    covering = np.isin(kind, (ErrorType.LOCALIZATION, ErrorType.CLASS))
+    covering = np.isin(types, (ErrorType.LOCALIZATION, ErrorType.CLASS))
     np.maximum.at(covered_at, target[covering], detections.scores[covering])
-    return Errors(matches, kind, target, iou, found_at, covered_at)
+    return Errors(matches, types, target, iou, found_at, covered_at)
 
 
 def _best_of_another_class(
@@ -201,4 +201,4 @@ def ap50_gains(errors: Errors, classes: int) -> dict[ErrorType, float | None]:
         return dict.fromkeys(ERRORS)
     image_ids = np.unique(np.concatenate([detections.image_ids, objects.image_ids]))
     gains = coco_eval(image_ids, objects, detections, classes).tide_errors(errors.matches.iou, NEAR)["delta_ap"]
-    return {kind: 100 * float(gains[name]) for kind, name in _TIDE.items()}
+    return {error_type: 100 * float(gains[name]) for error_type, name in _TIDE.items()}

@@ -45,11 +45,12 @@ def findings(run: RunData) -> list[str]:
             f"Calibrated scores are probabilities with a calibration error of {check.after.ece:.3f}; that of the raw "
             f"scores is {check.before.ece:.3f}."
         )
-    gains = {kind: gain or 0.0 for kind, gain in run.gains.items()}
-    costly = sorted(ERRORS, key=lambda kind: -gains[kind])[:2]
+    gains = {error_type: gain or 0.0 for error_type, gain in run.gains.items()}
+    costly = sorted(ERRORS, key=lambda error_type: -gains[error_type])[:2]
     if gains[costly[0]] >= NEGLIGIBLE:
         first, second = (
-            "missed objects" if kind is ErrorType.MISSED else f"{kind.name} errors".lower() for kind in costly
+            "missed objects" if error_type is ErrorType.MISSED else f"{error_type.name} errors".lower()
+            for error_type in costly
         )
         rest = f", followed by {second} ({gains[costly[1]]:.1f})" if gains[costly[1]] >= NEGLIGIBLE else ""
         sentences.append(f"{first.capitalize()} cost the most ({HINTS[costly[0]]}): {gains[costly[0]]:.1f} AP50{rest}.")

@@ -152,7 +152,7 @@ def threshold_sweep(evaluation: Evaluation, errors: Errors) -> dict[str, Any]:
     return (
         {"scores": [rounded_score(score) for score in scores]}
         | heights
-        | {kind.name.lower(): counts[kind].tolist() for kind in (ErrorType.CORRECT, *ERRORS)}
+        | {error_type.name.lower(): counts[error_type].tolist() for error_type in (ErrorType.CORRECT, *ERRORS)}
         | {"sizes": _found_by_size(errors, scores)}
     )
 
@@ -216,7 +216,7 @@ def error_numbers(errors: Errors, evaluation: Evaluation, gains: Mapping[ErrorTy
     classes, threshold = len(evaluation.per_class), evaluation.thresholds.overall.score
     by_class = errors.by_class(threshold, classes)
     return {
-        "gains": {kind.name.lower(): gain for kind, gain in gains.items()},
-        "by_class": {kind.name.lower(): counts.tolist() for kind, counts in by_class.items()},
+        "gains": {error_type.name.lower(): gain for error_type, gain in gains.items()},
+        "by_class": {error_type.name.lower(): counts.tolist() for error_type, counts in by_class.items()},
         "confusions": errors.confusions(threshold, classes)[:6],
     }

@@ -121,7 +121,7 @@ def page_data(runs: Sequence[RunData], images: int = 100) -> dict[str, Any]:
     return {
         "version": rankwise.__version__,
         "created": datetime.now().strftime("%Y-%m-%d %H:%M"),
-        "types": [{"key": kind.name.lower(), "definition": DEFINITIONS[kind]} for kind in ErrorType],
+        "types": [{"key": error_type.name.lower(), "definition": DEFINITIONS[error_type]} for error_type in ErrorType],
         "comparison": comparison(runs),
         "datasets": datasets,
         "runs": [_run_data(run, keys.index(run.dataset_key), datasets) for run in runs],

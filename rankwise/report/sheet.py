@@ -31,7 +31,7 @@ def image_errors(run: RunData) -> NDArray[np.int64]:
     """The number of errors of each image at the threshold with the best F1, in the order of the dataset."""
     errors, threshold = run.errors, run.evaluation.thresholds.overall.score
     matches = errors.matches
-    wrong = ~np.isin(errors.kind, (ErrorType.CORRECT, ErrorType.IGNORED)) & (matches.detections.scores >= threshold)
+    wrong = ~np.isin(errors.types, (ErrorType.CORRECT, ErrorType.IGNORED)) & (matches.detections.scores >= threshold)
     missed = (np.maximum(errors.found_at, errors.covered_at) < threshold) & ~matches.objects.crowd
     image_ids = np.concatenate([matches.detections.image_ids[wrong], matches.objects.image_ids[missed]])
     ids, counts = np.unique(image_ids, return_counts=True)
@@ -114,7 +114,7 @@ def box_rows(errors: Errors, image_id: int) -> dict[str, list[Any]]:
                 *_pixels(table.boxes[row].tolist()),
                 rounded_score(table.scores[row]),
                 int(table.labels[row]),
-                int(errors.kind[row]),
+                int(errors.types[row]),
                 round(float(errors.iou[row]), 3),
                 target - int(first_object) if target >= 0 else -1,
             ]

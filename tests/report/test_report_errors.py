@@ -45,7 +45,7 @@ def errors_of(
 
 
 @pytest.mark.parametrize(
-    ("box", "label", "kind", "iou"),
+    ("box", "label", "error_type", "iou"),
     [
         (OBJECT, CAT, ErrorType.CORRECT, 1.0),
         ([10, 10, 50, 30], CAT, ErrorType.CORRECT, 0.5),
@@ -59,17 +59,17 @@ def errors_of(
     ],
 )
 def test_a_single_detection_is_classified_by_class_and_iou(
-    box: list[float], label: int, kind: ErrorType, iou: float
+    box: list[float], label: int, error_type: ErrorType, iou: float
 ) -> None:
     errors = errors_of([(OBJECT, CAT)], [(box, 0.9, label)])
-    assert errors.kind.tolist() == [kind]
+    assert errors.types.tolist() == [error_type]
     assert errors.iou == pytest.approx([iou])
-    assert errors.target.tolist() == [-1 if kind is ErrorType.BACKGROUND else 0]
+    assert errors.target.tolist() == [-1 if error_type is ErrorType.BACKGROUND else 0]
 
 
 def test_the_second_detection_of_an_object_is_a_duplicate_even_with_a_higher_iou() -> None:
     errors = errors_of([(OBJECT, CAT)], [([10, 10, 50, 40], 0.9, CAT), (OBJECT, 0.8, CAT)])
-    assert errors.kind.tolist() == [ErrorType.CORRECT, ErrorType.DUPLICATE]
+    assert errors.types.tolist() == [ErrorType.CORRECT, ErrorType.DUPLICATE]
     assert errors.iou == pytest.approx([0.75, 1.0])
 
 
@@ -77,14 +77,14 @@ def test_a_box_on_another_class_is_a_localization_error_if_an_object_of_its_own_
     beside, far = [40.0, 10.0, 80.0, 50.0], [60.0, 60.0, 90.0, 90.0]
     detections = [(OBJECT, 0.9, CAT), (beside, 0.8, CAT), (far, 0.7, CAT)]
     errors = errors_of([(OBJECT, CAT), (beside, DOG), (far, DOG)], detections)
-    assert errors.kind.tolist() == [ErrorType.CORRECT, ErrorType.LOCALIZATION, ErrorType.CLASS]
+    assert errors.types.tolist() == [ErrorType.CORRECT, ErrorType.LOCALIZATION, ErrorType.CLASS]
     assert errors.target.tolist() == [0, 0, 2]
 
 
 def test_a_detection_on_a_crowd_region_is_not_an_error_and_crowd_regions_are_not_missed() -> None:
     errors = errors_of([(OBJECT, CAT)], [([20, 20, 40, 40], 0.9, CAT)], crowd=[0])
-    assert errors.kind.tolist() == [ErrorType.IGNORED]
-    assert {kind: int(count[0]) for kind, count in errors.counts(np.array([0.0])).items()} == dict.fromkeys(
+    assert errors.types.tolist() == [ErrorType.IGNORED]
+    assert {error_type: int(count[0]) for error_type, count in errors.counts(np.array([0.0])).items()} == dict.fromkeys(
         (ErrorType.CORRECT, *ERRORS), 0
     )
 
@@ -100,10 +100,12 @@ def test_counts_by_threshold_and_by_class_agree() -> None:
     errors = made_scene()[1]
     for threshold in (0.2, 0.45, 0.6):
         whole = errors.counts(np.array([threshold]))
-        for kind, counts in errors.by_class(threshold, 8).items():
-            assert counts.sum() == whole[kind][0]
+        for error_type, counts in errors.by_class(threshold, 8).items():
+            assert counts.sum() == whole[error_type][0]
         kept = errors.matches.detections.scores >= threshold
-        assert sum(int(whole[kind][0]) for kind in whole if kind is not ErrorType.MISSED) == kept.sum()
+        assert (
+            sum(int(whole[error_type][0]) for error_type in whole if error_type is not ErrorType.MISSED) == kept.sum()
+        )
         confused = errors.confusions(threshold, 8)
         assert sum(number for *_, number in confused) == whole[ErrorType.CLASS][0]
         assert all(truth != predicted for truth, predicted, _ in confused)
@@ -115,23 +117,25 @@ def test_counts_by_type_equal_those_of_tide() -> None:
     tide = coco_eval(np.unique(objects.image_ids), objects, table, 8).tide_errors(0.5, 0.1)["counts"]
     counts = errors.counts(np.array([-1.0]))
     names = {"MISSED": "Miss", "BACKGROUND": "Bkg", "LOCALIZATION": "Loc", "CLASS": "Cls", "BOTH": "Both"}
-    for kind in ERRORS:
-        assert counts[kind][0] == tide[names.get(kind.name, "Dupe")] > 0, kind
+    for error_type in ERRORS:
+        assert counts[error_type][0] == tide[names.get(error_type.name, "Dupe")] > 0, error_type
 
 
 def test_the_cost_of_a_type_equals_the_gain_of_evaluating_without_it() -> None:
     """For types that are corrected by removal: background and duplicate detections, and missed objects."""
     dataset, errors, result = made_scene()
     gains = ap50_gains(errors, 8)
-    for kind in (ErrorType.MISSED, ErrorType.BACKGROUND, ErrorType.DUPLICATE):
-        assert corrected(dataset, errors, kind).ap50 == pytest.approx(result.ap50 + gains[kind], abs=1e-9), kind
-    assert all(gains[kind] > 0 for kind in ERRORS)
+    for error_type in (ErrorType.MISSED, ErrorType.BACKGROUND, ErrorType.DUPLICATE):
+        assert corrected(dataset, errors, error_type).ap50 == pytest.approx(
+            result.ap50 + gains[error_type], abs=1e-9
+        ), error_type
+    assert all(gains[error_type] > 0 for error_type in ERRORS)
 
 
 def test_without_objects_the_costs_are_undefined() -> None:
     errors = errors_of([], [(OBJECT, 0.9, CAT)])
     assert set(ap50_gains(errors, 2).values()) == {None}
-    assert errors.kind.tolist() == [ErrorType.BACKGROUND]
+    assert errors.types.tolist() == [ErrorType.BACKGROUND]
 
 
 def test_without_detections_every_object_is_missed() -> None:
@@ -145,15 +149,15 @@ def made_scene() -> Any:
     return dataset, classify(result.matches), result
 
 
-def corrected(dataset: ShapesDataset, errors: Errors, kind: ErrorType) -> Any:
+def corrected(dataset: ShapesDataset, errors: Errors, error_type: ErrorType) -> Any:
     """The evaluation without detections of a type or, for missed, without the objects."""
     table, objects = errors.matches.detections, errors.matches.objects
     truth = dataset.ground_truth()
-    if kind is ErrorType.MISSED:
+    if error_type is ErrorType.MISSED:
         missed = (errors.matches.found_by < 0) & np.isneginf(errors.covered_at)
         ids = set(objects.annotation_ids[missed].tolist())
         truth["annotations"] = [row for row in truth["annotations"] if row["id"] not in ids]
-    keep = errors.kind != kind
+    keep = errors.types != error_type
     found = {}
     for image in np.unique(table.image_ids[keep]).tolist():
         rows = keep & (table.image_ids == image)
