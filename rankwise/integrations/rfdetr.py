@@ -87,13 +87,10 @@ def _ranking_class(base: Any) -> Any:
             quality[at] = paired_iou(*(box_convert(part, "cxcywh", "xyxy") for part in (boxes[at], truth)))
             groups = self.group_detr if self.training else 1
             size, loss = labels.shape[1] // groups, self.ranking.to(logits.device)
-            image = torch.arange(len(labels), device=logits.device).repeat_interleave(size)
             total = logits.new_zeros(())
             for start in range(0, groups * size, size):
                 part = slice(start, start + size)
-                total = total + loss(
-                    logits[:, part].flatten(0, 1), labels[:, part].flatten(), quality[:, part].flatten(), image
-                )
+                total = total + loss(logits[:, part], labels[:, part], quality[:, part])
             # Callers may pass 1 to divide by the number of boxes themselves.
             share = (labels < classes).sum() / num_boxes
             return {"loss_ce": total / groups * share}

@@ -163,9 +163,7 @@ class _RankingFunction:
         labels[at], quality[at] = kinds, iou
         loss, total = self.loss.to(logits.device), logits.new_zeros(())
         for part in _group_slices(labels.shape[1], groups):
-            rows, samples = labels[:, part], logits[:, part]
-            image_of = torch.arange(len(rows), device=rows.device).repeat_interleave(rows.shape[1])
-            total = total + loss(samples.flatten(0, 1), rows.flatten(), quality[:, part].flatten(), image_of)
+            total = total + loss(logits[:, part], labels[:, part], quality[:, part])
         return total / groups
 
     def ranking_of_tokens(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -65,9 +64,7 @@ class RankingTerm(nn.Module):
         logits, targets = logits.float(), targets.float()
         quality, labels = targets.max(-1)
         labels = labels.masked_fill(quality <= 0, targets.shape[-1])
-        image = torch.arange(len(logits), device=logits.device).repeat_interleave(logits.shape[1])
-        ranking = self.loss.to(logits.device)(logits.flatten(0, 1), labels.flatten(), quality.flatten(), image)
-        value = self.weight * targets.sum().clamp(min=1) * ranking
+        value = self.weight * targets.sum().clamp(min=1) * self.loss.to(logits.device)(logits, labels, quality)
         if self.keep:
             value = value + self.keep * F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
         return value
