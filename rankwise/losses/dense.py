@@ -76,7 +76,8 @@ class DenseTargets:
             ignored = None
         quality = self.quality.new_zeros(count)
         if not added:
-            labels[self.rows], quality[self.rows] = self.classes, self.quality
+            labels.index_copy_(0, self.rows, self.classes)
+            quality.index_copy_(0, self.rows, self.quality)
             nobody = self.rows[:0]
             if ignored is not None:
                 logits = _Separated.apply(logits, ignored, nobody, nobody, self._far_below())
@@ -194,7 +195,7 @@ def read_dense(
         logits=logits.reshape(-1, classes).to(working),
         rows=rows,
         classes=where - rows * classes,
-        quality=rows_of_targets.flatten()[where].to(working).clamp(0, 1),
+        quality=rows_of_targets.flatten().index_select(0, where).to(working).clamp_(0, 1),
         image=image.expand(images, len(rows_of_targets) // max(1, images)).flatten(),
         ignored=ignored,
         weight=weight,
