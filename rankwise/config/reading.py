@@ -25,7 +25,11 @@ def read_section(run: Path, section: str) -> dict[str, Any]:
     """Reads one section of the recipe of a run."""
     path = run / "recipe.yaml"
     if run.is_file():
-        raise FileNotFoundError(f"{run}: a file; give the folder of a run, such as {run.parent}")
+        near = (run.parent / "recipe.yaml").is_file()
+        which = (
+            f", {run.parent}" if near else ", which has its recipe.yaml; predict and export take a weights file alone"
+        )
+        raise FileNotFoundError(f"{run}: a file; give the folder of the run{which}")
     if not path.is_file():
         raise FileNotFoundError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
     values = read_recipe(path).get(section)

@@ -112,6 +112,15 @@ def test_a_mistake_gives_one_message(line, message, tmp_path, monkeypatch, capsy
     assert message in capsys.readouterr().err
 
 
+def test_a_weights_file_is_answered_with_its_run_or_with_what_it_can_do(tmp_path, capsys):
+    (tmp_path / "best.safetensors").touch()
+    for said in ("give the folder of the run, which has its recipe.yaml; predict and export take", f"run, {tmp_path}"):
+        with pytest.raises(SystemExit):
+            main(["eval", str(tmp_path / "best.safetensors")])
+        assert said in capsys.readouterr().err
+        (tmp_path / "recipe.yaml").touch()
+
+
 @pytest.mark.parametrize(
     ("line", "there", "elsewhere"),
     [

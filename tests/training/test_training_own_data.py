@@ -220,7 +220,7 @@ def test_a_run_without_an_evaluation_is_used_from_its_checkpoint(stopped, data, 
 def test_the_weights_of_a_run_in_place_of_its_folder_are_answered_by_the_folder(run, capsys):
     with pytest.raises(SystemExit):
         main(["eval", str(run / "best.safetensors")])
-    assert f"give the folder of a run, such as {run}" in capsys.readouterr().err
+    assert f"give the folder of the run, {run}" in capsys.readouterr().err
 
 
 def test_a_report_on_other_images_works_for_a_run_without_results(stopped, tmp_path):
