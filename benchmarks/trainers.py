@@ -44,7 +44,8 @@ EPOCHS = {"yolo11": 20, "yolo26": 20, "rtdetr": 30}
 TITLES = {"yolo11": "YOLO11, slim", "yolo26": "YOLO26, slim", "rtdetr": "RT-DETR v2, tiny"}
 #: Weight of the ranking loss and of the own loss.
 VARIANTS = {"own": (0.0, 1.0), "ranking": (1.0, 0.0), "both": (1.0, 1.0)}
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results" / "trainers.json"
+PAGE = Path(__file__).parents[1] / "docs" / "integrations.md"
 
 
 @cache
@@ -211,10 +212,14 @@ def spread(values: list[float], signed: bool) -> str:
 
 
 def save(rows: list[dict[str, Any]], path: Path) -> None:
-    """Writes the rows as JSON and their table beside it."""
+    """Writes the rows as JSON, their table beside it, and that of the usual results into the docs."""
     path.write_text(json.dumps(rows, indent=1) + "\n")
     text = f"`python benchmarks/trainers.py`: AP on {IMAGES} drawn images after training on {IMAGES} others."
     path.with_suffix(".md").write_text(f"# Held-out comparison in other trainers\n\n{text}\n\n{table(rows)}")
+    if path == RESULTS:
+        start, end = "<!-- trainers -->\n", "<!-- /trainers -->"
+        before, _, rest = PAGE.read_text().partition(start)
+        PAGE.write_text(before + start + table(rows) + end + rest.partition(end)[2])
 
 
 def main() -> None:
@@ -223,7 +228,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, help=f"by default {EPOCHS}")
-    parser.add_argument("--results", type=Path, default=RESULTS / "trainers.json")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     words = parser.parse_args()
     rows = json.loads(words.results.read_text()) if words.results.exists() else []
     with tempfile.TemporaryDirectory() as folder:

@@ -66,3 +66,10 @@ def test_the_multi_label_example_learns_by_both_losses(
     found = re.findall(r"^(.*): mAP (\d+\.\d), frequent half .*, rare half", capsys.readouterr().out, re.MULTILINE)
     assert [name for name, _ in found] == ["cross entropy", "PE loss"]
     assert all(float(value) > 20 for _, value in found)  # by chance it is the share of positives, 9
+
+
+def test_the_comparison_in_the_docs_is_the_one_that_was_run() -> None:
+    root = EXAMPLES.parent
+    table = runpy.run_path(str(root / "benchmarks" / "trainers.py"))["table"]
+    rows = json.loads((root / "benchmarks" / "results" / "trainers.json").read_text())
+    assert f"<!-- trainers -->\n{table(rows)}<!-- /trainers -->" in (root / "docs" / "integrations.md").read_text()
