@@ -12,8 +12,9 @@ from torch import Tensor
 from rankwise.pairsums.engines.torch import lattice
 from rankwise.pairsums.engines.torch.lookup import Lookup
 
-#: Cells of the lattice for each edge, and at most.
-CELLS, MOST = 128, 1 << 20
+#: Cells of the lattice for each edge, and at most; and samples for each cell, so that the tables, which have five
+#: float64 or int64 for each cell, stay small beside the logits.
+CELLS, MOST, SAMPLES = 128, 1 << 20, 8
 
 #: If more than this share of the cells has edges, the lattice saves nothing.
 MOST_WITH_EDGES = 0.25
@@ -48,7 +49,7 @@ def of(values: Tensor, lookup: Lookup) -> Cells | None:
         return None
     ends = lookup.edges
     first, last = float(ends[0]), float(ends[-1])
-    number = min(CELLS * len(ends), MOST)
+    number = min(CELLS * len(ends), MOST, len(values) // SAMPLES)
     scale = lattice.power_of_two(number / max(last - first, 1e-30)) / 2
     low = lattice.rounded_down(math.floor(first * scale) - 1, values.dtype)
     cells = int(last * scale - low) + 2
