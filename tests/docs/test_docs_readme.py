@@ -33,6 +33,18 @@ def _shown(run: dict) -> list[float]:
     return [run[name] for name in ("AP", "AP50", "AP75")]
 
 
+def test_the_readme_shows_each_loss_with_its_best_assigner() -> None:
+    rows = results("shapes_choose")["rows"]
+    losses = ("Focal", "QualityFocal", "Varifocal", "IA-BCE", "MAL", "AP", "PE", "RankSort", "APE")
+    cells = []
+    for loss in losses:
+        by_assigner = [[run["AP"] for run in runs] for name, runs in rows.items() if name.split(",")[0] == loss]
+        best = max(by_assigner, key=mean)
+        assert len(best) == 3
+        cells.append(f"{mean(best):.1f} ± {stdev(best):.1f}")
+    assert f"| {' | '.join(cells)} |" in README
+
+
 def test_the_readme_shows_the_calibration_that_was_measured() -> None:
     rows = results("shapes_calibration")["rows"]
     for name, key in (("raw scores", "ECE raw"), ("calibrated scores", "ECE")):
