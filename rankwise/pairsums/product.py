@@ -16,7 +16,7 @@ from torch import Tensor
 ROUNDING = 1e-13
 
 #: Samples taken at once, so that their powers stay in cache.
-BLOCK = 512
+TERMS_PER_BLOCK = 512
 
 
 def product_sums(f: Tensor, q: Tensor, group: Tensor, groups: int, a: float, values: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def product_sums(f: Tensor, q: Tensor, group: Tensor, groups: int, a: float, val
     degree = _degree(a / 4)
     scale = f.new_tensor([a**k / math.factorial(k) for k in range(degree)])  # of t^k in exp(a t)
     moments = f.new_zeros(groups, degree, degree, values.shape[1])
-    blocks = [slice(start, start + BLOCK) for start in range(0, len(f), BLOCK)]
+    blocks = [slice(start, start + TERMS_PER_BLOCK) for start in range(0, len(f), TERMS_PER_BLOCK)]
     for block in blocks:
         powers = _powers(q[block], degree)[:, :, None] * _powers(f[block], degree)[:, None, :]  # [b, k, l]
         weighted = powers[..., None] * (alone[block, None] * values[block])[:, None, None]

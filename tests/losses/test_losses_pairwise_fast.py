@@ -93,7 +93,7 @@ def test_torch_is_dense_with_tables_among_the_positives(scene, options, block, d
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sigmoid, "NEIGHBOURS", block)
         patch.setattr(sigmoid, "ENTRIES", 1 << 14)
-        patch.setattr(step, "FEW", 0)
+        patch.setattr(step, "MAX_PAIRWISE_ON_CPU", 0)
         compare(scene, options, dtype, "torch")
 
 

@@ -14,7 +14,7 @@ from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec, Samples
 
 #: Pairs taken at once: half a million make 4 MB of differences.
-BLOCK = 1 << 19
+PAIRS_PER_BLOCK = 1 << 19
 
 
 class DenseEngine(SumsEngine):
@@ -109,7 +109,7 @@ class DenseSums:
 
     def _blocks(self, x: Tensor, quality: Tensor | None) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Blocks of positives u with z = x_v - p_u and which pairs count, [block, n] each; None: all do."""
-        rows = max(1, BLOCK // max(1, len(x)))
+        rows = max(1, PAIRS_PER_BLOCK // max(1, len(x)))
         for first in range(0, len(self.group.positives), rows):
             block = slice(first, first + rows)
             counts = None if quality is None else quality < quality[block, None]

@@ -21,7 +21,7 @@ from rankwise.pairsums.spec import ROUNDING, RankingSpec, Samples
 from rankwise.threads import in_parts
 
 #: A thread gets at least so many samples.
-SHARE = 1 << 16
+MIN_SAMPLES_PER_THREAD = 1 << 16
 
 #: Tables of all threads together hold no more numbers than this, if need be with fewer threads.
 TABLES = 1 << 23
@@ -63,11 +63,11 @@ class NumbaEngine(SumsEngine):
         """The sums over the pairs of a group."""
         arrays = _Arrays(group, spec)
         if isinstance(spec.distance, Step):
-            ramps = step.place(arrays.p, spec.distance.delta)
+            ramps = step.layout(arrays.p, spec.distance.delta)
             return _WideSums(arrays) if ramps is None else _StepSums(arrays, *ramps)
         assert isinstance(spec.distance, Sigmoid)
-        placed = sigmoid.place(arrays.p, spec.distance.lam, arrays.flat.values.dtype)
-        return _WideSums(arrays) if placed is None else _SigmoidSums(arrays, *placed)
+        laid_out = sigmoid.layout(arrays.p, spec.distance.lam, arrays.flat.values.dtype)
+        return _WideSums(arrays) if laid_out is None else _SigmoidSums(arrays, *laid_out)
 
 
 class _Arrays:
@@ -93,7 +93,7 @@ class _Arrays:
             return table, passes.moments(self.flat, begin, end, self.skip, cells, table)
 
         values = self.flat.values
-        parts = in_parts(work, values.size, max(SHARE, values.size * math.prod(shape) // TABLES))
+        parts = in_parts(work, values.size, max(MIN_SAMPLES_PER_THREAD, values.size * math.prod(shape) // TABLES))
         table = parts[0][0]
         for other, _ in parts[1:]:
             table += other
@@ -106,7 +106,7 @@ class _Arrays:
         in_parts(
             lambda begin, end: passes.values(self.flat, begin, end, self.skip, cells, coefficients, target),
             len(target),
-            SHARE,
+            MIN_SAMPLES_PER_THREAD,
         )
 
     def sums(self, rank: np.ndarray, error: np.ndarray | None) -> Sums:
@@ -139,7 +139,7 @@ class _SigmoidSums:
     def __init__(self, arrays: _Arrays, lattice: passes.Lattice, kernels: sigmoid.Kernels, at: sigmoid.Located) -> None:
         self.arrays, self.lattice, self.kernels, self.at = arrays, lattice, kernels, at
         self.cells = int(lattice.high - lattice.low) + 1
-        self.pairs: Any = sigmoid if len(arrays.p) <= sigmoid.FEW else many
+        self.pairs: Any = sigmoid if len(arrays.p) <= sigmoid.MAX_PAIRWISE else many
 
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
@@ -225,7 +225,7 @@ class _WideSums:
             return sums
 
         over_negatives = np.empty((2, number))
-        over_negatives[:, self.order] = sum(in_parts(work, arrays.flat.values.size, SHARE))
+        over_negatives[:, self.order] = sum(in_parts(work, arrays.flat.values.size, MIN_SAMPLES_PER_THREAD))
         everyone, below, error = np.zeros((kinds, number)), np.zeros((kinds, number)), np.zeros(number)
         wide.among(arrays.p, arrays.quality, counts, self.kind, everyone, below, error)
         lower_sums = arrays.sums(below, error) if lower else None
@@ -245,4 +245,4 @@ class _WideSums:
         def work(begin: int, end: int) -> None:
             wide.gradient(arrays.flat.values, begin, end, arrays.skip, self.p, ordered, self.kind, target)
 
-        in_parts(work, len(target), SHARE)
+        in_parts(work, len(target), MIN_SAMPLES_PER_THREAD)

@@ -15,7 +15,7 @@ from rankwise.pairsums.engines.numba.passes import added
 from rankwise.pairsums.engines.numba.sigmoid import Located, adjoint, cubic, pairs, push, read
 
 #: Positives in a block.
-BLOCK = 512
+POSITIVES_PER_BLOCK = 512
 
 
 @compiled
@@ -40,8 +40,8 @@ def _lower(rows: Any, at: Any, k: Any, q: Any, with_error: Any, rank: Any, error
     """Each positive's sums of S, and of softplus if wanted, over the positives of lower quality: of many."""
     number, inside = len(q.order), 0
     table, unused = np.zeros((rows, 4)), np.zeros(number)
-    for first in range(0, number, BLOCK):
-        end, whole = min(first + BLOCK, number), q.lower[first]
+    for first in range(0, number, POSITIVES_PER_BLOCK):
+        end, whole = min(first + POSITIVES_PER_BLOCK, number), q.lower[first]
         if whole > 0:
             _scatter(at, at.position[q.order[inside:whole]], table)
             inside = whole
@@ -67,8 +67,8 @@ def higher(rows: Any, at: Any, k: Any, q: Any, weights: Any, out: Any) -> None:
     """For each positive v, the sum of weights_u · S(p_v - p_u) over the positives u of higher quality."""
     number = inside = len(q.order)
     ordered, cubics = weights[q.order], np.zeros((rows, 4))
-    for end in range(number, 0, -BLOCK):
-        first, whole = max(0, end - BLOCK), q.upper[end - 1]
+    for end in range(number, 0, -POSITIVES_PER_BLOCK):
+        first, whole = max(0, end - POSITIVES_PER_BLOCK), q.upper[end - 1]
         if whole < inside:
             adjoint(_some(at, q.order[whole:inside]), weights, k, cubics)
             inside = whole

@@ -16,7 +16,7 @@ from rankwise.pairsums.engines.numba.jit import compiled
 from rankwise.pairsums.engines.numba.vectors import LANES, add_powers, evaluate_polynomials
 
 #: Samples whose cell and offset are computed at once, as vectors, before they are added one by one: they stay in cache.
-BLOCK = 2048
+SAMPLES_PER_BLOCK = 2048
 
 #: Boxes of `Edges` for each edge.
 BOXES = 16
@@ -239,12 +239,12 @@ def moments(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, table: Any) 
         cells: `Lattice` or `Edges`.
         table: [2 or 4, cells + 1, moments].
     """
-    index, offset = np.empty(BLOCK, np.uint32), np.full(BLOCK, cells.low)
+    index, offset = np.empty(SAMPLES_PER_BLOCK, np.uint32), np.full(SAMPLES_PER_BLOCK, cells.low)
     largest = flat.mask - flat.mask
     one, two, three, four = table[0], table[1], table[2 % len(table)], table[3 % len(table)]
     following = np.searchsorted(skip[:, 1], begin, side="right")
-    for first in range(begin, end, BLOCK):
-        stop = min(first + BLOCK, end)
+    for first in range(begin, end, SAMPLES_PER_BLOCK):
+        stop = min(first + SAMPLES_PER_BLOCK, end)
         size = stop - first
         largest = _largest(flat.bits[first:stop], flat.mask, largest)
         locate(flat.values[first:stop], cells, index, offset)
@@ -280,11 +280,11 @@ def values(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, coefficients:
         coefficients: [cells + 1, moments].
         out: One number per sample.
     """
-    index, offset = np.empty(BLOCK, np.uint32), np.full(BLOCK, cells.low)
+    index, offset = np.empty(SAMPLES_PER_BLOCK, np.uint32), np.full(SAMPLES_PER_BLOCK, cells.low)
     last = np.uint32(len(coefficients) - 1)
     following = np.searchsorted(skip[:, 1], begin, side="right")
-    for first in range(begin, end, BLOCK):
-        stop = min(first + BLOCK, end)
+    for first in range(begin, end, SAMPLES_PER_BLOCK):
+        stop = min(first + SAMPLES_PER_BLOCK, end)
         locate(flat.values[first:stop], cells, index, offset)
         following = _leave_out(skip, following, first, stop, last, index)
         target, whole = out[first:stop], (stop - first) // LANES * LANES

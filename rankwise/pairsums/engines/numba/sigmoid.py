@@ -20,7 +20,7 @@ from rankwise.pairsums.engines.numba.passes import Lattice, added, lattice
 J, NEGLIGIBLE = 8, 1e-15
 
 #: Up to so many positives are compared with each other pair by pair.
-FEW = 1024
+MAX_PAIRWISE = 1024
 
 #: The widest spread of the positives, in units of 1/λ, for which e^(±λp) stays finite.
 WIDEST = 1300.0
@@ -114,7 +114,7 @@ def kernels(width: float, window: int) -> Kernels:
     return Kernels(width, window, rank, error, np.exp(-j[:, 0]), powers, powers * (-1.0) ** a)
 
 
-def place(p: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels, Located] | None:
+def layout(p: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels, Located] | None:
     """A lattice around positives, float64 [P], for samples of a dtype; None if they are too far apart or from zero."""
     precision = PRECISION[dtype.itemsize]
     scale = 2.0 ** math.ceil(math.log2(lam * precision.cells))

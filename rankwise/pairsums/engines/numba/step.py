@@ -53,7 +53,7 @@ class Order(NamedTuple):
     delta: float
 
 
-def place(p: np.ndarray, delta: float) -> tuple[Edges, Ramps] | None:
+def layout(p: np.ndarray, delta: float) -> tuple[Edges, Ramps] | None:
     """The cells between the ends of all ramps of positives, [P]; None if they are too far apart or from zero."""
     least, most = float(p.min()), float(p.max())
     if most - least > WIDEST * delta or max(-least, most) > FARTHEST * delta:

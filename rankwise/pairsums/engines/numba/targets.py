@@ -13,10 +13,10 @@ from rankwise.pairsums.engines.numba.passes import flat
 from rankwise.threads import in_parts
 
 #: Targets that are compared with zero at once.
-BLOCK = 64
+TARGETS_PER_BLOCK = 64
 
 #: A thread gets at least so many targets.
-SHARE = 1 << 16
+MIN_TARGETS_PER_THREAD = 1 << 16
 
 
 def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -> Tensor | None:
@@ -34,7 +34,7 @@ def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -
     def work(begin: int, end: int) -> Any:
         return _positive_targets(values, bits, begin, end, kept, entries, rounding)
 
-    parts = in_parts(work, values.size, SHARE)
+    parts = in_parts(work, values.size, MIN_TARGETS_PER_THREAD)
     if any(faults for _, faults in parts):
         return None
     return torch.from_numpy(np.concatenate([where for where, _ in parts]))
@@ -64,14 +64,14 @@ def _positive_targets(
         entries: How many entries share a flag.
         rounding: By how much a target may leave [0, 1].
     """
-    blocks, number = np.empty((end - begin) // BLOCK + 1, np.int64), 0
-    for first in range(begin, end, BLOCK):
-        if _any(bits[first : min(first + BLOCK, end)]):
+    blocks, number = np.empty((end - begin) // TARGETS_PER_BLOCK + 1, np.int64), 0
+    for first in range(begin, end, TARGETS_PER_BLOCK):
+        if _any(bits[first : min(first + TARGETS_PER_BLOCK, end)]):
             blocks[number] = first
             number += 1
-    where, positives, faults = np.empty(number * BLOCK, np.int64), 0, 0
+    where, positives, faults = np.empty(number * TARGETS_PER_BLOCK, np.int64), 0, 0
     for first in blocks[:number]:
-        for k in range(first, min(first + BLOCK, end)):
+        for k in range(first, min(first + TARGETS_PER_BLOCK, end)):
             if bits[k] != 0 and (counted.size == 0 or counted[k // entries]):
                 if not -rounding <= values[k] <= 1 + rounding:
                     faults += 1

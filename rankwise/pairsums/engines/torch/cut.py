@@ -35,9 +35,9 @@ class Cut:
         self.taylor = torch.from_numpy(taylor).to(floor.device)
         floors, order = floor.sort()
         self.floors_below = Lookup(floors, exact=True)
-        self.cell = ((floor * sums.place.scale).floor() - sums.place.low).long()  # of each positive's floor
+        self.cell = ((floor * sums.grid.scale).floor() - sums.grid.low).long()  # of each positive's floor
         self.under = self.cell + order.argsort()  # the highest row at or under each positive's floor
-        every = torch.arange(sums.place.cells, device=floor.device)
+        every = torch.arange(sums.grid.cells, device=floor.device)
         self.last = every + torch.searchsorted(self.cell.sort().values, every, right=True)  # row of each cell
         self.cell_of = torch.searchsorted(self.last, torch.arange(len(every) + len(floor), device=floor.device))
 

@@ -20,7 +20,7 @@ WIDEST = 700.0
 def is_possible(sums: SigmoidSums) -> bool:
     """Whether there are few positives and nothing unusual."""
     number = len(sums.group.positives)
-    few = number * (number + len(sums.points)) <= ENTRIES and sums.place.cells * sums.width <= WIDEST
+    few = number * (number + len(sums.points)) <= ENTRIES and sums.grid.cells * sums.width <= WIDEST
     return few and sums.cut is None and not sums.spec.interpolated
 
 
@@ -32,7 +32,7 @@ def terms(sums: SigmoidSums, number: int) -> Terms:
         number: Number of positives in all groups.
     """
     group, spec, points = sums.group, sums.spec, len(sums.points)
-    p, quality, base = group.positives, group.quality, sums.place.low / sums.place.scale
+    p, quality, base = group.positives, group.quality, sums.grid.low / sums.grid.scale
     counts = p.new_ones(points + len(p))  # how many samples each column stands for
     torch.sum(sums.coarsened(sums.moments()), 0, out=counts[:points].view(-1, sums.precision.points))
     down = torch.rsub(p, base * sums.lam, alpha=sums.lam)  # in units, counted downwards
@@ -50,7 +50,7 @@ def terms(sums: SigmoidSums, number: int) -> Terms:
     else:
         found = matrix[:, :, :points] @ counts[:points]
     rank, error = found[0], found[-1]
-    if sums.with_error and sums.place.above:
+    if sums.with_error and sums.grid.above:
         error += sums.excess() * sums.lam
     share = balance.reciprocal_()
     mistakes, *rest = (found @ share).unbind()

@@ -26,7 +26,7 @@ class Lookup:
 
     Attributes:
         per_unit: Boxes per unit of the numbers.
-        placed: Positions of the edges, counted in boxes, [E].
+        positions: Positions of the edges, counted in boxes, [E].
         boxes: Number of edges below each box, and its bitwise complement if the box contains edges; at the end, the
             largest number of edges in a box. On a CPU only.
     """
@@ -37,16 +37,16 @@ class Lookup:
         self.highest: Any
         if not self.on_cpu:  # bucketize is fast there, and reading numbers from the device would wait for it
             self.per_unit, self.origin = 1.0, -edges[:1]
-            self.placed = edges + self.origin
-            self.lowest, self.highest = torch.full_like(self.origin, -1.0), self.placed[-1:] + 1
+            self.positions = edges + self.origin
+            self.lowest, self.highest = torch.full_like(self.origin, -1.0), self.positions[-1:] + 1
             return
         first, last, number = float(edges[0]), float(edges[-1]), min(BOXES * len(edges), MOST_BOXES)
         self.per_unit = (number - 3) / (last - first) if last > first else 1.0
         self.origin = edges.new_full((1,), 1.5 - first * self.per_unit)
         self.lowest, self.highest = 0, number - 1
-        self.placed = self.place(edges)
+        self.positions = self.positions_of(edges)
         if boxes is None:
-            at = self.placed.long()
+            at = self.positions.long()
             counts = torch.bincount(at, minlength=number)
             below, most = counts.cumsum(0).sub_(counts), counts.max()[None]
             del counts  # with many positives each of these takes a share of the memory of the logits
@@ -55,7 +55,7 @@ class Lookup:
             del below
         self.boxes = boxes.long()
         self.steps = [1 << level for level in range(int(boxes[-1]).bit_length())][::-1]
-        self.searched = pad(edges if exact else self.placed, (0, self.steps[0]), value=torch.inf)
+        self.searched = pad(edges if exact else self.positions, (0, self.steps[0]), value=torch.inf)
 
     @property
     def layout(self) -> Tensor:
@@ -67,20 +67,20 @@ class Lookup:
         """The lookup of this many edges that had the layout."""
         return cls(layout[:number], exact, layout[number:])
 
-    def place(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Positions of numbers, counted in boxes, float64 [n]; numbers beyond the edges are clamped to a place near."""
+    def positions_of(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Positions of numbers, counted in boxes, float64 [n]; numbers beyond the edges are clamped."""
         return torch.add(self.origin, x, alpha=self.per_unit, out=out).clamp_(self.lowest, self.highest)
 
     def locate(self, x: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """How many edges are below each number, int64 [n], and its position, float64 [n]."""
-        placed = self.place(x, out)
-        compared = x.double() if self.exact else placed
+        positions = self.positions_of(x, out)
+        compared = x.double() if self.exact else positions
         if not self.on_cpu:
-            return torch.bucketize(compared, self.edges if self.exact else self.placed), placed
-        below = self.boxes.index_select(0, placed.long())
+            return torch.bucketize(compared, self.edges if self.exact else self.positions), positions
+        below = self.boxes.index_select(0, positions.long())
         some = (below < 0).nonzero().squeeze(1)
         found, compared = ~below[some], compared[some]
         for step in self.steps:
             probe = found if step == 1 else found + (step - 1)
             found.add_(self.searched.index_select(0, probe) < compared, alpha=step)
-        return below.index_copy_(0, some, found), placed
+        return below.index_copy_(0, some, found), positions

@@ -101,7 +101,7 @@ def coarsening(intervals: int, precision: Precision, width: float, device: torch
     return Coarsening(at_points, -at_points, torch.from_numpy(by_power).to(device))
 
 
-class Place(NamedTuple):
+class Grid(NamedTuple):
     """Where the cells are: cell k is [(low + k) / scale, (low + k + 1) / scale).
 
     Attributes:
@@ -133,40 +133,40 @@ class SigmoidSums:
     Args:
         group: The samples.
         spec: What is asked for.
-        place: Where the cells are.
+        grid: Where the cells are.
     """
 
-    def __init__(self, group: Group, spec: RankingSpec, place: Place) -> None:
+    def __init__(self, group: Group, spec: RankingSpec, grid: Grid) -> None:
         assert isinstance(spec.distance, Sigmoid)
-        self.group, self.spec, self.lam, self.place = group, spec, spec.distance.lam, place
-        self.precision, self.width = precision_of(group, spec), spec.distance.lam / place.scale
+        self.group, self.spec, self.lam, self.grid = group, spec, spec.distance.lam, grid
+        self.precision, self.width = precision_of(group, spec), spec.distance.lam / grid.scale
         self.length = self.precision.interval
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
-        self.layout = group.positives.new_full((1,), -place.low)  # the cells' origin
+        self.layout = group.positives.new_full((1,), -grid.low)  # the cells' origin
         self.points, self.downwards, self.by_power = coarsening(
-            place.cells // self.length, self.precision, self.width, group.positives.device
+            grid.cells // self.length, self.precision, self.width, group.positives.device
         )
         floor = spec.floor(group.positives) if spec.has_floor else None
         self.cut = None if floor is None else Cut(floor, self)
         self.few = len(group.positives) <= NEIGHBOURS
-        self.rows = place.cells + (0 if floor is None else len(floor))
+        self.rows = grid.cells + (0 if floor is None else len(floor))
 
     @classmethod
     def of(cls, group: Group, spec: RankingSpec) -> SigmoidSums | None:
         """The sums, or None if the positives are too far apart or from zero for a table."""
-        place = placed(group, spec)
-        return None if place is None else cls(group, spec, place)
+        grid = grid_of(group, spec)
+        return None if grid is None else cls(group, spec, grid)
 
     @property
     def units(self) -> Tensor:
         """The positives counted in units from the first cell, float64 [P]."""
-        return self.group.positives.mul(self.place.scale).sub_(self.place.low).mul_(self.width)
+        return self.group.positives.mul(self.grid.scale).sub_(self.grid.low).mul_(self.width)
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
         tables = [self.moments()] if self.few else [self.moments(), self._table(slice(None), values[0])]
         sums = self._read(torch.stack(tables))
-        error = sums.error[0] + self.excess() if self.place.above and self.with_error else sums.error[0]
+        error = sums.error[0] + self.excess() if self.grid.above and self.with_error else sums.error[0]
         negatives = Sums(sums.rank[0], error, None if sums.number is None else sums.number[0])
         if self.few:
             return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), 0)
@@ -192,7 +192,7 @@ class SigmoidSums:
     def moments(self) -> Tensor:
         """The table of the negatives, [moments, rows]."""
         values, weight = self.group.values, self.group.weight
-        number, (scale, low, cells, dirty, _) = self.precision.moments, self.place
+        number, (scale, low, cells, dirty, _) = self.precision.moments, self.grid
         if self.precision is FINE:
             table = lattice.moments(values, lattice.Lattice(scale, low, cells), weight)
             table[:, : int(dirty)] = 0
@@ -220,7 +220,7 @@ class SigmoidSums:
 
     def excess(self) -> Tensor:
         """By how much negatives are above all cells, in sum: softplus grows by it."""
-        edge, weight = (self.place.low + self.place.cells) / self.place.scale, self.group.weight
+        edge, weight = (self.grid.low + self.grid.cells) / self.grid.scale, self.group.weight
         total = self.points.new_zeros(())
         for part in blocks(self.group.values):
             more = (self.group.values[part].double() - edge).clamp_(min=0)
@@ -236,7 +236,7 @@ class SigmoidSums:
     def _table(self, chosen: slice | Tensor, values: Tensor) -> Tensor:
         """The table of some positives, each counting ``values`` times, [moments, rows]."""
         p = self.group.positives[chosen]
-        row, v = locate(p, self.layout, self.place.scale, self.place.cells)
+        row, v = locate(p, self.layout, self.grid.scale, self.grid.cells)
         row, f = row if self.cut is None else row + self.cut.floors_below.locate(p)[0], v.frac_()
         moments = [values[chosen]]
         for _ in range(1, self.precision.moments):
@@ -349,7 +349,7 @@ def scale_of(distance: Sigmoid, precision: Precision) -> float:
     return lattice.power_of_two(distance.lam * precision.cells)
 
 
-def placed(group: Group, spec: RankingSpec) -> Place | None:
+def grid_of(group: Group, spec: RankingSpec) -> Grid | None:
     """Where a group's cells are, or None if the positives are too far apart or from zero for a table."""
     assert isinstance(spec.distance, Sigmoid)
     precision, lam = precision_of(group, spec), spec.distance.lam
@@ -370,7 +370,7 @@ def placed(group: Group, spec: RankingSpec) -> Place | None:
     if not high - low <= precision.most:
         return None
     cells = math.ceil((high - low) / precision.interval) * precision.interval
-    return Place(scale, low, cells, dirty, highest >= (low + cells) / scale)
+    return Grid(scale, low, cells, dirty, highest >= (low + cells) / scale)
 
 
 def _limits(group: Group) -> Limits:

@@ -26,7 +26,7 @@ from rankwise.pairsums.spec import RankingSpec
 WIDEST, FARTHEST = 1e5, 1e7
 
 #: Up to so many positives are compared with each other pair by pair: fewer operations, but each with P² entries.
-FEW, FEW_ON_CPU = 1024, 256
+MAX_PAIRWISE, MAX_PAIRWISE_ON_CPU = 1024, 256
 
 
 class Ramps:
@@ -53,7 +53,7 @@ class Ramps:
         self.lookup = Lookup(ends, exact=floor is not None)  # at a floor, ramps jump
         index = torch.arange(len(order), device=p.device)
         self.edge = torch.empty_like(order).scatter_(0, order, index).view(-1, len(p))
-        self.ends = self.lookup.placed[self.edge[:2]]
+        self.ends = self.lookup.positions[self.edge[:2]]
         self.slope = 0.5 / delta / self.lookup.per_unit
         self.jump = None if floor is None else ((begin - p) * (0.5 / delta) + 0.5).clamp(min=0)
         self.cells = len(ends) + 1
@@ -69,7 +69,7 @@ class StepSums:
 
     def __init__(self, group: Group, spec: RankingSpec) -> None:
         self.group, self.spec, self.ramps = group, spec, Ramps(group.positives, spec)
-        few = FEW_ON_CPU if group.positives.device.type == "cpu" else FEW
+        few = MAX_PAIRWISE_ON_CPU if group.positives.device.type == "cpu" else MAX_PAIRWISE
         self.in_pairs = len(group.positives) <= few or self.ramps.jump is not None
 
     @property
@@ -106,9 +106,9 @@ class StepSums:
         p = self.group.positives
         if lower:  # H(p_v - p_u) = H((-p_u) - (-p_v))
             return self._lower(-p, -self.group.quality, weights[None])[0]
-        cell, placed = self.ramps.lookup.locate(p)
+        cell, position = self.ramps.lookup.locate(p)
         constant, slope = self._lines(weights)[cell].T
-        return constant + slope * placed
+        return constant + slope * position
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · H(x_v - p_u)."""
@@ -130,17 +130,17 @@ class StepSums:
         for part in parts:
             # What is not negative goes to the first cell, below all ramps, which is never read.
             x = values[part]
-            cell, placed = self.ramps.lookup.locate(x, terms[1, : len(x)])
+            cell, position = self.ramps.lookup.locate(x, terms[1, : len(x)])
             if self.group.weight is not None:
-                placed.mul_(terms[0, : len(x)].copy_(self.group.weight[part]))
+                position.mul_(terms[0, : len(x)].copy_(self.group.weight[part]))
             table.scatter_add_(1, cell.expand(2, -1), terms[:, : len(x)])
         return table
 
     def _table(self, values: Tensor) -> Tensor:
         """The same for the positives, each counting ``values`` times."""
-        cell, placed = self.ramps.lookup.locate(self.group.positives)
+        cell, position = self.ramps.lookup.locate(self.group.positives)
         table = values.new_zeros(2, self.ramps.cells)
-        return table.index_add_(1, cell, torch.stack([values, values * placed]))
+        return table.index_add_(1, cell, torch.stack([values, values * position]))
 
     def _read(self, table: Tensor) -> tuple[Tensor, Tensor | None]:
         """Each positive's sum of H over the samples of a table, and how many are above its floor, if there is one."""
@@ -189,21 +189,21 @@ def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, ups
         return
     lines = torch.view_as_complex(lines)  # one index reads constant and slope together
     for part in blocks(group.values):
-        cell, placed = lookup.locate(group.values[part])
+        cell, position = lookup.locate(group.values[part])
         constant, slope = torch.view_as_real(lines.index_select(0, cell)).unbind(1)
-        torch.addcmul(constant, slope, placed, out=out[part])
+        torch.addcmul(constant, slope, position, out=out[part])
 
 
-def first_in_both(place: Tensor, rank: Tensor, limit: Tensor, ends: Tensor, values: Tensor) -> Tensor:
-    """Sums of values over the samples with place < limit and rank < end, for each of P questions, in P log² P steps.
+def first_in_both(first_order: Tensor, second_order: Tensor, limit: Tensor, ends: Tensor, values: Tensor) -> Tensor:
+    """Sums over the samples that are before a limit in one order and before an end in another, in P log² P steps.
 
     In the first order the samples are cut into blocks of 1, 2, 4, … and each block is put into the second order. The
     first n samples of the first order are then at most one block of each length, by the binary digits of n, and what a
     block has before some index of the second order is a difference of two prefix sums.
 
     Args:
-        place: Each sample's index in the first order, int64 [P]: a permutation.
-        rank: Each sample's index in the second order, int64 [P]: a permutation.
+        first_order: Each sample's index in the first order, int64 [P]: a permutation.
+        second_order: Each sample's index in the second order, int64 [P]: a permutation.
         limit: How many of the first order each question asks for, int64 [P].
         ends: How many of the second order it asks for, several ends at once, int64 [E, P].
         values: How much each sample counts, several sums at once, float64 [P, K].
@@ -211,11 +211,12 @@ def first_in_both(place: Tensor, rank: Tensor, limit: Tensor, ends: Tensor, valu
     Returns:
         The sums, float64 [E, P, K].
     """
-    number = len(place)
+    number = len(first_order)
     result = values.new_zeros(*ends.shape, values.shape[1])
     for level in range(number.bit_length()):
         asking = (limit >> level & 1).nonzero().squeeze(1)
-        keys, order = ((place >> level) * (number + 1) + rank).sort()  # by block, then by the second order
+        by_block = (first_order >> level) * (number + 1) + second_order  # then by the second order
+        keys, order = by_block.sort()
         before = pad(values[order].cumsum(0), (0, 0, 1, 0))
         block = (limit[asking] >> level) - 1
         at = torch.searchsorted(keys, block * (number + 1) + ends[:, asking])
