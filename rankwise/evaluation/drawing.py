@@ -21,7 +21,7 @@ from rankwise.numpy_boxes import nms
 if TYPE_CHECKING:  # exported detectors draw without torch
     from torch import Tensor
 
-from rankwise.types import Detections, Target
+    from rankwise.types import Detections, Target
 
 #: An image as a uint8 tensor [3, H, W] (or float 0 … 1), an array [H, W, 3], or a PIL image.
 Picture: TypeAlias = "Tensor | NDArray[np.uint8] | Image.Image"

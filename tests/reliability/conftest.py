@@ -17,7 +17,7 @@ def made(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("made")
     finish("shapes", *TINY, "--train.epochs=1", "--run", folder / "run", log=folder / "log", full=True, seconds=280)
-    write_coco_folder(folder / "data", train=2, val=1)
+    write_coco_folder(folder / "data", train=2, val=2)
     truth = json.loads((folder / "data/annotations/instances_train.json").read_text())
     keys = ("image_id", "category_id", "bbox")
     found = [{key: entry[key] for key in keys} | {"score": 0.7} for entry in truth["annotations"]]
