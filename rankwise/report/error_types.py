@@ -93,6 +93,11 @@ class Errors:
     found_at: NDArray[np.float64]
     covered_at: NDArray[np.float64]
 
+    @property
+    def kind(self) -> NDArray[np.int64]:
+        """The old name of ``types``."""
+        return self.types
+
     def counts(self, thresholds: NDArray[np.float64]) -> dict[ErrorType, NDArray[np.int64]]:
         """The number of detections or objects of each type, including correct ones, at each threshold, [S] each.
 

@@ -1,7 +1,7 @@
 """The first session in the tutorial is what the commands print: 60 images, a CPU, no network.
 
-RANKWISE_WRITE_SESSION=1 python -m pytest tests/docs/test_docs_first_session.py writes it again, in as many minutes as
-it says.
+RANKWISE_WRITE_SESSION=1 python -m pytest --timeout=800 tests/docs/test_docs_first_session.py writes it again, in as
+many minutes as it says.
 """
 
 import os

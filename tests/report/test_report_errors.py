@@ -84,6 +84,7 @@ def test_a_box_on_another_class_is_a_localization_error_if_an_object_of_its_own_
 def test_a_detection_on_a_crowd_region_is_not_an_error_and_crowd_regions_are_not_missed() -> None:
     errors = errors_of([(OBJECT, CAT)], [([20, 20, 40, 40], 0.9, CAT)], crowd=[0])
     assert errors.types.tolist() == [ErrorType.IGNORED]
+    assert errors.kind is errors.types  # its name in the first version
     assert {error_type: int(count[0]) for error_type, count in errors.counts(np.array([0.0])).items()} == dict.fromkeys(
         (ErrorType.CORRECT, *ERRORS), 0
     )
