@@ -6,13 +6,17 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
+from rankwise.evaluation.figures import save_figure
 from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, read_json, read_text
 from rankwise.files.writing import make_folder, write_text
+from rankwise.reproduce.figures import numbers
 from rankwise.reproduce.plans import ReproduceError
 from rankwise.reproduce.tables import TABLES
 from rankwise.reproduce.text import Results, markdown, seeds_of
@@ -34,7 +38,8 @@ def write_summary(folders: Sequence[Path], page: Path) -> Path:
     """Writes a summary of all tables, and one page per dataset with the tables themselves.
 
     Pages, figures and JSON files go into a folder with the name of the summary. Tables of earlier calls stay there and
-    are written again. Notes on a table, between ``<!-- notes: NAME -->`` and ``<!-- end -->``, are kept.
+    are written again; seeds that were run elsewhere by the same command are kept. So are notes on a table, between
+    ``<!-- notes: NAME -->`` and ``<!-- end -->``.
 
     ``NAME_…`` holds more runs on the dataset of ``NAME`` and shares its page, except for ``NAME_long``: the longer runs
     on all datasets have a page of their own.
@@ -81,19 +86,40 @@ def _copy_tables(folder: Path, pages_folder: Path) -> None:
         raise ReproduceError(f"{folder}: no tables found; create them with: rankwise reproduce TABLE --out {folder}")
     heading = folder.resolve().name
     for name in done:
-        file = folder / name / f"{name}.json"
-        content = _content(file, name)
+        content = _content(folder / name / f"{name}.json", name)
         figures = sorted((folder / name).glob("*.png"))
         for figure in figures:
             shutil.copyfile(figure, pages_folder / f"{heading}_{figure.name}")
+        page = pages_folder / f"{heading}_{name}.json"
+        if page.is_file():
+            complete = _with_earlier_seeds(_results(content), _results(_content(page, name)))
+            if complete.to_dict() != _results(content).to_dict():
+                content = complete.to_dict()
+                save_figure(numbers(complete), pages_folder / f"{heading}_{name}.png")
         content["figures"] = [f"{heading}_{figure.name}" for figure in figures]
-        write_text(pages_folder / f"{heading}_{name}.json", json.dumps(content, indent=1) + "\n")
+        write_text(page, json.dumps(content, indent=1) + "\n")
 
 
-def _content(file: Path, name: str) -> dict[str, object]:
+def _with_earlier_seeds(new: Results, earlier: Results) -> Results:
+    """The results, with the seeds that only an earlier call of the same command has, as from another machine."""
+
+    def without_seeds(command: str) -> str:
+        return re.sub(r" --seeds \d+", "", command)
+
+    if without_seeds(new.command) != without_seeds(earlier.command):
+        return new
+    rows = {
+        row: [now or before for now, before in zip_longest(runs, earlier.measured.get(row, []), fillvalue={})]
+        for row, runs in new.measured.items()
+    }
+    most = max([new, earlier], key=lambda results: max(map(len, results.measured.values())))
+    return replace(new, measured=rows, command=most.command)
+
+
+def _content(file: Path, name: str) -> dict[str, Any]:
     try:
         content = read_json(file)
-        Results(content["table"], content["rows"], content["command"], content["as_paper"]).verdicts()
+        _results(content).verdicts()
     except (ParseError, KeyError, TypeError, AttributeError) as error:
         raise ReproduceError(
             f"{shown(file)}: damaged ({error}); create it again with: rankwise reproduce {name} --train false"
@@ -101,11 +127,14 @@ def _content(file: Path, name: str) -> dict[str, object]:
     return dict(content)
 
 
+def _results(content: Mapping[str, Any]) -> Results:
+    return Results(content["table"], content["rows"], content["command"], content["as_paper"])
+
+
 def _read(file: Path) -> _Reproduced:
     content = _content(file, "TABLE")
-    name = str(content["table"])
-    results = Results(name, content["rows"], str(content["command"]), bool(content["as_paper"]))  # type: ignore[arg-type]
-    return _Reproduced(file.stem.removesuffix(f"_{name}"), results, list(content.get("figures", [])))  # type: ignore[call-overload]
+    heading = file.stem.removesuffix(f"_{content['table']}")
+    return _Reproduced(heading, _results(content), list(content.get("figures", [])))
 
 
 def _page_of(heading: str, headings: Sequence[str]) -> str:

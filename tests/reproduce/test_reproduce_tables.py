@@ -198,6 +198,25 @@ def test_the_results_pages_of_the_docs_equal_the_output_of_the_command(tmp_path)
         assert all((docs / "results" / figure).is_file() for figure in figures)
 
 
+@pytest.mark.parametrize(("command", "kept"), [("x --data voc", True), ("x --data voc --budget 4", False)])
+def test_seeds_that_another_machine_ran_by_the_same_command_stay_in_the_summary(tmp_path, command, kept):
+    def write(rows, command):
+        rows = {row.name: rows.get(row.name, [{}]) for row in TABLES["focal"].rows}
+        (tmp_path / "out" / "focal").mkdir(parents=True, exist_ok=True)
+        content = json.dumps(Results("focal", rows, command).to_dict())
+        (tmp_path / "out" / "focal" / "focal.json").write_text(content)
+        (tmp_path / "out" / "focal" / "focal.png").touch()
+        write_summary([tmp_path / "out"], tmp_path / "results.md")
+        return json.loads((tmp_path / "results" / "out_focal.json").read_text())
+
+    write({"Focal, ATSS": [{"AP": 1.0}, {"AP": 2.0}], "APE, ATSS": [{"AP": 9.0}]}, "x --data voc --seeds 2")
+    content = write({"Focal, ATSS": [{"AP": 3.0}], "APE, ATSS": [{"AP": 4.0}]}, command)
+    assert content["rows"]["Focal, ATSS"] == ([{"AP": 3.0}, {"AP": 2.0}] if kept else [{"AP": 3.0}])
+    assert content["rows"]["APE, ATSS"][0] == {"AP": 4.0}
+    assert content["command"] == ("x --data voc --seeds 2" if kept else command)
+    assert bool((tmp_path / "results" / "out_focal.png").stat().st_size) == kept, "drawn again with all seeds"
+
+
 def test_ap_is_drawn_against_the_minutes_of_the_training_steps():
     seconds = {"wait": 0.1, "forward": 0.5}
     log = [{"kind": "train", "step": 100, "seconds": seconds}, {"kind": "eval", "step": 120, "ap": 10.0}]
