@@ -30,13 +30,8 @@ def enable_bf16(probe: str = PROBE) -> str | None:
     """Makes sure that bfloat16 convolutions run on this CPU; call it before torch runs any convolution.
 
     Runs a small convolution, forward and backward, in a separate process. If that process dies, oneDNN is told not to
-    use AMX, in this process and its children, unless the user has already set the variable.
-
-    Args:
-        probe: Python code that crashes if bfloat16 does not run.
-
-    Returns:
-        A message about what was changed; None if bfloat16 runs without changes.
+    use AMX, in this process and its children, unless the user has already set the variable. Returns a message about
+    what was changed, or None.
 
     Raises:
         Bf16Error: If the probe crashes either way.

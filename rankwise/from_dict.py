@@ -16,12 +16,9 @@ MOST_VALUES = 1000
 
 
 def from_dict(kind: type[T], values: Any, where: str) -> T:
-    """Build a dataclass from a plain dict, nested ones from nested dicts.
+    """Builds a dataclass from a plain dict, nested ones from nested dicts; missing fields have their defaults.
 
-    Args:
-        kind: The dataclass.
-        values: Its fields by name; missing fields have their defaults.
-        where: Its name in error messages.
+    ``where`` names it in error messages.
     """
     if not isinstance(values, dict):
         raise ModelError(f"{where} is {shortened(values)}: expected a mapping of names to values")

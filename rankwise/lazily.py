@@ -10,11 +10,8 @@ from typing import Any
 def lazily(package: str, names: Sequence[str]) -> Callable[[str], Any]:
     """A ``__getattr__`` for a package that loads its names from its module ``public`` (PEP 562).
 
-    Modules of the package that do not need torch can then be imported without it.
-
-    Args:
-        package: The name of the package.
-        names: Its public names; none may equal the name of one of its modules, which would replace it on import.
+    Modules of the package that do not need torch can then be imported without it. No name may equal that of one of the
+    modules, which would replace it on import.
     """
 
     def find(name: str) -> Any:

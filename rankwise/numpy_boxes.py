@@ -9,12 +9,9 @@ from numpy.typing import NDArray
 def paired_iou(
     boxes: NDArray[np.float64], others: NDArray[np.float64], crowd: NDArray[np.bool_] | bool = False
 ) -> NDArray[np.float64]:
-    """The IoUs of boxes [..., 4] with others [..., 4], one by one; 0 where a box has no area.
+    """The IoUs of boxes [..., 4] with others [..., 4], one by one, with broadcasting; 0 where a box has no area.
 
-    Args:
-        boxes: One side of the pairs; broadcast against ``others``.
-        others: The other side.
-        crowd: Where this is true, the intersection is divided by the area of ``boxes`` instead of the union.
+    Where ``crowd`` is true, the intersection is divided by the area of ``boxes`` instead of the union.
     """
     sides = np.minimum(boxes[..., 2:], others[..., 2:]) - np.maximum(boxes[..., :2], others[..., :2])
     shared = np.where((sides > 0).all(axis=-1), sides.prod(axis=-1), 0.0)
@@ -24,12 +21,7 @@ def paired_iou(
 
 
 def nms(boxes: NDArray[np.floating], threshold: float) -> NDArray[np.int64]:
-    """Indices of the boxes that no better kept box overlaps by an IoU above the threshold.
-
-    Args:
-        boxes: Best first, [N, 4].
-        threshold: The highest IoU that two kept boxes may have.
-    """
+    """Indices of the boxes [N, 4], best first, that no better kept box overlaps by an IoU above the threshold."""
     exact = boxes.astype(np.float64)
     kept: list[int] = []
     left = np.arange(len(boxes))

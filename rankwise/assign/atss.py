@@ -60,13 +60,10 @@ def _centers(boxes: Tensor) -> Tensor:
 
 
 def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: int) -> Tensor:
-    """The k nearest anchors of each level for each point, nearest first, ties by index, [T, n].
+    """The k nearest anchors of each level, or all if it has fewer, for each point, nearest first, ties by index, [T,
+    n].
 
-    Args:
-        points: The points, float32 [T, 2].
-        anchors: Centers of the anchors, float32 [A, 2].
-        level_sizes: Number of anchors per level.
-        k: Number of anchors per level; all if a level has fewer.
+    ``points`` [T, 2] and ``anchors`` [A, 2], their centers, are float32.
     """
     if points.device.type == "cpu":
         return numba_loops.nearest(points, anchors, level_sizes, k)

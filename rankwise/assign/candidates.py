@@ -44,11 +44,6 @@ class Candidates:
 
         These are the anchors that overlap the object more than any other object, with an IoU of at least ``threshold``,
         and the best anchor of the object, even if it overlaps another object more and is then a candidate of both.
-
-        Args:
-            objects: The objects of the batch.
-            anchors: Anchor boxes, float32 [A, 4].
-            threshold: The minimum IoU of a candidate, unless it is the best anchor of its object.
         """
         overlaps = best_overlaps(objects, anchors)
         owner = owned_anchors(objects, anchors, overlaps, threshold, low_quality=0)
@@ -98,12 +93,7 @@ class Candidates:
         return focal.nan_to_num(1e6, posinf=1e6) + GIOU_WEIGHT * giou.nan_to_num(2)
 
     def normalized(self, scores: Tensor, objects: int) -> Tensor:
-        """Scores rescaled to 0–1 over the candidates of each object; all 0 if they are equal.
-
-        Args:
-            scores: float64 [..., N].
-            objects: Number of objects.
-        """
+        """Scores, float64 [..., N], rescaled to 0–1 over the candidates of each object; all 0 if they are equal."""
         of = (self.object % (objects + 1)).expand(scores.shape)  # entries that are not candidates go to an extra slot
         bounds = scores.new_empty((*scores.shape[:-1], objects + 1))
         low = bounds.fill_(math.inf).scatter_reduce(-1, of, scores, "amin").gather(-1, of)
@@ -115,18 +105,10 @@ class Candidates:
 def best_of_levels(
     candidates: Candidates, values: Tensor, objects: int, level_sizes: tuple[int, ...], k: int
 ) -> tuple[Tensor, Tensor]:
-    """Each object's best candidates, at most k of every level, best first.
+    """Each object's best candidates by finite values [N], smaller is better, at most k of every level, best first.
 
-    Args:
-        candidates: The candidates of all objects.
-        values: Values to sort by, smaller is better, finite float64 [N].
-        objects: Number of objects, T.
-        level_sizes: Number of anchors per level.
-        k: Number of candidates per level.
-
-    Returns:
-        Their indices among the candidates, int64 [T, levels · k], -1 if there is none, and their values, float64 of the
-        same shape, 0 if there is none. Ties are ordered by anchor.
+    Returns their indices among the candidates, int64 [T, levels · k], -1 if there is none, and their values, float64 of
+    the same shape, 0 if there is none. Ties are ordered by anchor.
     """
     levels, device = len(level_sizes), values.device
     bounds = to_device(torch.tensor(level_sizes).cumsum(0), device)

@@ -18,13 +18,7 @@ PAIR_BYTES = 40
 
 
 def pieces(rows: int, columns: int, device: torch.device) -> Iterator[slice]:
-    """Splits the columns of a table into slices that stay within :data:`PAIR_BUDGET` (with at least one column each).
-
-    Args:
-        rows: Number of rows, which are all in every slice.
-        columns: Number of columns.
-        device: The device.
-    """
+    """Splits the columns of a table into slices that stay within :data:`PAIR_BUDGET`, with at least one column each."""
     budget = PAIR_BUDGET.get(device.type, PAIR_BUDGET["other"])
     size = max(1, budget // (PAIR_BYTES * max(rows, 1)))
     for start in range(0, columns, size):

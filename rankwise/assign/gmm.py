@@ -46,15 +46,8 @@ class Mixtures:
     converged: Tensor
 
     def assess(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The component and log likelihood of values.
-
-        Args:
-            values: One set per row, [T, N].
-
-        Returns:
-            Whether each is at least as likely to be of the lower component as of the upper, bool [T, N], and its log
-            likelihood under the mixture, float64 [T, N].
-        """
+        """Whether each of the values [T, N], one set per row, is at least as likely to be of the lower component as of
+        the upper, and its log likelihood under the mixture, float64."""
         lower, upper = _log_joint(values.double(), torch.stack([self.weights, self.means, self.variances]))
         return lower >= upper, torch.logaddexp(lower, upper)
 

@@ -61,16 +61,10 @@ def owned_anchors(
 ) -> Tensor:
     """The object that each anchor belongs to by IoU, as index in the list of objects, -1 for none, [B, A].
 
-    An anchor belongs to the object it overlaps most if their IoU reaches the threshold. An object whose best IoU does
-    not reach it gets its best anchors (all that tie), unless another object has them by the threshold. If several such
-    objects claim the same anchor, the one with the highest IoU gets it; ties go to the first.
-
-    Args:
-        objects: The objects of the batch.
-        anchors: Anchor boxes, float32 [A, 4].
-        overlaps: Their best overlaps.
-        threshold: Minimum IoU for an anchor to belong to the object it overlaps most, above 0.
-        low_quality: Minimum IoU of the best anchor of an object if it does not reach the threshold.
+    An anchor belongs to the object it overlaps most if their IoU reaches the threshold, which is above 0. An object
+    whose best IoU does not reach it, but is at least ``low_quality``, gets its best anchors (all that tie), unless
+    another object has them by the threshold. If several such objects claim the same anchor, the one with the highest
+    IoU gets it; ties go to the first.
     """
     owner = torch.where(overlaps.iou >= threshold, overlaps.object, -1)
     best = overlaps.best_iou
@@ -91,16 +85,10 @@ def owned_anchors(
 
 
 def winners(slot: Tensor, iou: Tensor, claimant: Tensor, slots: int) -> Tensor:
-    """The object that gets each slot: among its claims the one with the highest IoU; ties go to the first.
+    """The object that gets each slot, int64 [slots], -1 for slots without a claim.
 
-    Args:
-        slot: The claimed slot, int64 [M].
-        iou: The IoU of the claim, [M]; claims with an IoU of 0 do not count.
-        claimant: The object that claims it, as index in the list of objects, int64 [M].
-        slots: Number of slots.
-
-    Returns:
-        The list index of the object for each slot, -1 for slots without a claim, int64 [slots].
+    Of the claims of a slot, the one with the highest IoU wins; ties go to the first object. Claims with an IoU of 0 do
+    not count.
     """
     highest = iou.new_zeros(slots).scatter_reduce_(0, slot, iou, "amax")
     nobody = torch.iinfo(torch.int64).max

@@ -67,13 +67,8 @@ def areas(boxes: Tensor) -> Tensor:
 
 
 def distances(boxes: Tensor, anchors: Tensor, strides: Tensor) -> Tensor:
-    """Distances from the anchor centers to left, top, right and bottom of the boxes, in strides; negative if outside.
-
-    Args:
-        boxes: xyxy, [..., 4].
-        anchors: xyxy, [..., 4].
-        strides: The unit in pixels, [...].
-    """
+    """Distances from the anchor centers to left, top, right and bottom of the boxes, in strides [...]; negative if
+    outside."""
     centers, _ = centers_and_sizes(anchors)
     away = torch.cat([centers - boxes[..., :2], boxes[..., 2:] - centers], dim=-1)
     return away / strides[..., None]

@@ -77,14 +77,7 @@ class Choice:
 
 
 def choose(words: Sequence[str]) -> Choice:
-    """Picks a recipe for a dataset.
-
-    Args:
-        words: The normalized flags, including ``--data.path``.
-
-    Raises:
-        DataError: If the dataset is invalid.
-    """
+    """Picks a recipe for a dataset, from normalized flags with ``--data.path``."""
     words = list(words)
     data = DataSettings(
         path=value_of(words, "--data.path") or "shapes",
@@ -121,14 +114,9 @@ def choose(words: Sequence[str]) -> Choice:
 
 
 def prepare(words: list[str], name: str | None) -> tuple[str, list[str], list[str]]:
-    """The recipe, the complete command line and the printed explanation of a new run.
+    """The recipe of a new run, all its flags (those of the choice before those of the user), and the lines to print.
 
-    Args:
-        words: The normalized flags.
-        name: The recipe, if the user named one.
-
-    Returns:
-        The name of the recipe, all flags (those of the choice before those of the user), and the lines to print.
+    ``name`` is the recipe if the user named one.
     """
     init, own_data = value_of(words, "--train.init"), value_of(words, "--data.path") is not None
     flags, lines, files = [], [], config_files(words)
@@ -207,12 +195,7 @@ def _batch(words: Sequence[str], images: int, most: int) -> tuple[int, list[str]
 
 
 def automatic_batch(images: int, most: int) -> int:
-    """A power of two between 2 and ``most`` that gives at least eight steps per epoch.
-
-    Args:
-        images: Number of training images.
-        most: The batch size for large datasets.
-    """
+    """A power of two from 2 to ``most`` that gives at least eight steps per epoch."""
     return int(min(most, max(2, 2 ** int(math.log2(max(1, images / 8))))))
 
 

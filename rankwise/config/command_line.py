@@ -30,12 +30,7 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
 
 
 def new_parser(verb: str, description: str) -> ArgumentParser:
-    """A parser for the flags of a subcommand.
-
-    Args:
-        verb: Name of the subcommand.
-        description: The first lines of ``--help``.
-    """
+    """A parser for the flags of a subcommand."""
     return ArgumentParser(
         prog=f"rankwise {verb}",
         description=description,
@@ -46,15 +41,10 @@ def new_parser(verb: str, description: str) -> ArgumentParser:
 
 
 def parse(parser: ArgumentParser, words: list[str], short_flags: dict[str, str] | None = None) -> Any:
-    """Parses the flags.
+    """Parses the command line after the subcommand.
 
-    Args:
-        parser: The parser of the subcommand.
-        words: The command line after the subcommand.
-        short_flags: Short flags and their long forms, for subcommands with a loss and an assigner.
-
-    Raises:
-        UserError: If a flag does not exist or has an invalid value.
+    ``short_flags`` are short flags and their long forms, for subcommands with a loss and an assigner. A flag that does
+    not exist or has an invalid value is a UserError.
     """
     bases: dict[str, type] = {}
     if short_flags:

@@ -24,13 +24,9 @@ def open_split(
 ) -> DetectionDataset:
     """Opens one split of the dataset of a recipe, without a transform.
 
-    Args:
-        data: The data section of the recipe.
-        split: "train" or "val" for the recipe's training and validation split, or
-            the name of another split.
-        classes: The classes of the detector; labels are matched by name.
-        named: Whether the user named the split. "train" and "val" are then splits of the dataset; if it has none of
-            that name, those of the recipe.
+    "train" and "val" are the training and validation split of the recipe. If the user ``named`` the split, they are
+    splits of the dataset; if it has none of that name, those of the recipe. Labels are matched with ``classes`` by
+    name.
 
     Raises:
         DataError: If the dataset or split does not exist or is invalid.
@@ -52,13 +48,9 @@ def open_split(
 def open_run(
     run: Path, data: str | None = None, split: str | None = None, classes: Sequence[str] | None = None
 ) -> tuple[DataSettings, DetectionDataset]:
-    """Opens one split of the dataset of a run, without a transform. Also returns the data settings.
+    """The data settings of a run, and one split of its dataset, by default the validation split, without a transform.
 
-    Args:
-        run: Folder of the run.
-        data: Another dataset, or the new location of the dataset of the run.
-        split: Another split; the default is the validation split of the run.
-        classes: The classes of the detector; labels are matched by name.
+    ``data`` is another dataset, or the new location of that of the run. Labels are matched with ``classes`` by name.
 
     Raises:
         FileNotFoundError: If the folder is not a run.
@@ -79,12 +71,7 @@ def open_run(
 
 
 def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDataset, DetectionDataset]:
-    """Opens the training and validation images of a recipe, with their transforms.
-
-    Args:
-        data: The recipe's section.
-        size: The input size of the detector.
-    """
+    """Opens the training and validation images of a recipe, with their transforms."""
     train_set = open_split(data, "train")
     val_set = open_split(data, "val", train_set.classes)
     if data.path != "shapes" and (shared := shared_images(train_set.records, val_set.records)):
@@ -102,11 +89,7 @@ def open_datasets(data: DataSettings, size: InputSettings) -> tuple[DetectionDat
 def results_subfolder(section: dict[str, Any], data: str | None, split: str | None, tta: bool = False) -> str:
     """The subfolder of a run for results: empty for its own validation images and test-time augmentation.
 
-    Args:
-        section: The data section of the recipe.
-        data: Another dataset, or the new location of that of the run, which is the default.
-        split: Another split; the default is the validation split of the run.
-        tta: Whether the evaluation uses another test-time augmentation.
+    ``section`` is the data section of its recipe; ``data`` another dataset, or the new location of that of the run.
     """
     parts = []
     known = section.get("path")

@@ -20,12 +20,7 @@ def normalize(
     """Splits a command line into its flags, each as ``--flag=value`` or ``--flag``, and its other words.
 
     Flag names may use hyphens or underscores, boolean flags need no value, and flags may come before, between and after
-    the other words.
-
-    Args:
-        parser: The parser that defines the flags.
-        words: The command line.
-        short_flags: Short flags and their long forms.
+    the other words. ``short_flags`` are short flags and their long forms.
     """
     actions = {flag: action for action in parser._actions for flag in action.option_strings}
     flags: list[str] = []

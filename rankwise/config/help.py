@@ -30,12 +30,8 @@ TOPICS = {
 def help_topics(flags: list[str], others: list[str]) -> list[str]:
     """The requested help topics of a ``train`` command line, or nothing.
 
-    Args:
-        flags: The normalized flags; ``--help`` and ``--SECTION.help`` request help.
-        others: The other words; section names among them are the topics of ``--help``.
-
-    Returns:
-        Sections, such as "data", classes of a section, such as "loss=APELoss", and "" for the overview.
+    ``--SECTION.help`` and ``--help`` with section names among the other words request help. A topic is a section, such
+    as "data", a class of a section, such as "loss=APELoss", or "" for the overview.
     """
     asked = [flag.removeprefix("--").replace(".help", "", 1) for flag in flags if ".help" in flag.partition("=")[0]]
     topics = [topic for topic in asked if topic.partition("=")[0] in TOPICS]
@@ -45,14 +41,7 @@ def help_topics(flags: list[str], others: list[str]) -> list[str]:
 
 
 def help_on(parser: ArgumentParser, topic: str, recipes: dict[str, str], short_flags: dict[str, str]) -> str:
-    """The help text of a section, a class, or the overview.
-
-    Args:
-        parser: The parser of ``train``.
-        topic: One of :func:`help_topics`.
-        recipes: The description of each built-in recipe.
-        short_flags: Short flags and their long forms.
-    """
+    """The help text of one of the :func:`help_topics`; ``recipes`` are the descriptions of the built-in ones."""
     return _section(parser, *topic.split("=")) if topic else _overview(parser, recipes, short_flags)
 
 

@@ -135,10 +135,6 @@ def expand(parser: ArgumentParser, arguments: list[str]) -> list[str]:
     """Expands arguments to the form ``--flag=value``, with long flags, and recipes first and as paths.
 
     If another backbone is chosen, the backbone arguments of the recipe are dropped.
-
-    Args:
-        parser: A parser with the flags of a recipe.
-        arguments: The command line, without a positional recipe.
     """
     flags, others = normalize(parser, arguments, SHORT_FLAGS)
     if others:

@@ -48,11 +48,8 @@ def explain(
 ) -> str:
     """Rewrites a parser error and adds suggestions.
 
-    Args:
-        parser: The parser.
-        error: The error it raised.
-        bases: Per flag, the base class of the classes that can be chosen by name.
-        short_flags: Short flags, which the parser does not know.
+    ``bases`` has, per flag, the base class of the classes that can be chosen by name. The parser does not know the
+    short flags.
     """
     message = " ".join(str(error).split())
     nested = r"key \"(\w+)\": Problem with given class_path '[\w.]+': Parser key \"([\w.]+)\""

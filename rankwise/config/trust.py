@@ -39,14 +39,7 @@ _CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
     """Refuses a recipe that would import code other than rankwise or read other files.
 
-    Your own class is imported if the command line names it.
-
-    Args:
-        path: The YAML file.
-        words: The command line.
-
-    Raises:
-        SettingsError: If the recipe does so.
+    Your own class is imported if the command line, ``words``, names it.
     """
     content = read_recipe(path)
     for section, value in content.items():

@@ -23,13 +23,8 @@ def class_shares(dataset: DetectionDataset) -> NDArray[np.float64]:
 def repeat_factors(dataset: DetectionDataset, balance: bool | float) -> list[float] | None:
     """How often each image appears in an epoch: max(1, √(t / f)), f the fraction of images with its rarest class.
 
-    Args:
-        dataset: The training images.
-        balance: The threshold t: images with a class of a smaller f are repeated. True uses the f of the median class,
-            False or 0 repeats nothing.
-
-    Returns:
-        The factor of each image, or None if nothing is repeated.
+    The threshold t is ``balance``; True uses the f of the median class. None if ``balance`` is False or 0, or no image
+    has a box.
     """
     if not balance:
         return None
@@ -47,10 +42,6 @@ def repeated_order(factors: Sequence[float], generator: torch.Generator) -> list
     """The images of an epoch in random order, each ⌊factor⌋ or ⌈factor⌉ times, and on average exactly factor times.
 
     Every epoch has the same number of images: the rounded sum of the factors.
-
-    Args:
-        factors: How often each image appears.
-        generator: The source of randomness.
     """
     values = torch.tensor(factors, dtype=torch.float64)
     total = epoch_images(factors)
@@ -69,12 +60,7 @@ def epoch_images(factors: Sequence[float]) -> int:
 
 
 def balance_lines(dataset: DetectionDataset, balance: bool | float) -> list[str]:
-    """The start-up line about repeated images, if there are any.
-
-    Args:
-        dataset: The training images.
-        balance: The threshold, as for :func:`repeat_factors`.
-    """
+    """The start-up line about repeated images, if there are any."""
     factors = repeat_factors(dataset, balance)
     if factors is None:
         return []

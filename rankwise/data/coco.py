@@ -26,19 +26,13 @@ _IMAGE_FOLDERS = ("images", "data", "img", "imgs", "JPEGImages")
 
 
 class CocoSource:
-    """A folder with COCO annotations.
+    """A folder with COCO annotations, or a single annotation ``file``.
 
     Either ``annotations/instances_<split>.json`` (or ``annotations/<split>.json``) with the images in ``<split>/``,
     ``images/<split>/`` or ``images/``, or ``_annotations.coco.json`` next to the images of each split. Images without
     annotations, as in COCO's test sets, are splits too: ``annotations/image_info_<split>.json``, such as test-dev2017
-    with the images in ``test2017/``.
-
-    Args:
-        folder: The folder.
-        max_pixels: Images with more pixels are refused.
-        file: Read only this annotation file.
-        anywhere: Accept any COCO file in the folder or in the folder of a split, such as Label Studio's
-            ``result.json``.
+    with the images in ``test2017/``. With ``anywhere``, any COCO file in the folder or in the folder of a split counts,
+    such as Label Studio's ``result.json``.
     """
 
     name = "COCO"

@@ -51,15 +51,9 @@ class Reading:
 
 
 def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[list[str], list[int], dict[int, int]]:
-    """Classes in the order of their numbers. Duplicate names are merged and reported as a fault.
+    """The class names in the order of their numbers, these numbers, and the label of each number.
 
-    Args:
-        names: Class names by their number in the files of the dataset.
-        file: The file with the names.
-        faults: The list to add faults to.
-
-    Returns:
-        The class names, their numbers, and the label of each number.
+    Duplicate names are merged and added to ``faults``.
     """
     first: dict[str, int] = {}
     for number in sorted(names):
@@ -113,13 +107,9 @@ class AnnotationCollector:
         self.faults.append(Fault(kind, file, what, todo, image, box))
 
     def find_image(self, name: object, base: Path, file: str, image: str = "") -> Path | None:
-        """Finds the image file of a name; returns None and adds a fault if it is unusable.
+        """The image file of a name from ``file``, relative to ``base``; None and a fault if it is unusable.
 
-        Args:
-            name: The name.
-            base: The folder it is relative to.
-            file: The file that contains the name.
-            image: The name of the image in messages.
+        ``image`` names the image in messages.
         """
         if not isinstance(name, str) or not name or "\0" in name:
             self.add_fault("bad entry", file, "has no usable file name", "name the image file", image)
@@ -145,13 +135,7 @@ class AnnotationCollector:
         return None
 
     def reading(self, classes: list[str], category_ids: list[int], notes: Sequence[str] = ()) -> Reading:
-        """The result.
-
-        Args:
-            classes: Names of the classes.
-            category_ids: The number of each class in the files of the dataset.
-            notes: Messages for the user.
-        """
+        """The result: records, classes with their numbers in the files of the dataset, faults and notes."""
         records = self.records()
         said = list(notes)
         if self._by_end:
@@ -171,17 +155,8 @@ class AnnotationCollector:
     ) -> int | None:
         """Adds an image; if width or height is 0, the size is read from the file.
 
-        Args:
-            image_id: The id of the image.
-            path: The image file.
-            width: The annotated width.
-            height: The annotated height.
-            file: The annotation file.
-            label: The name of the image in messages, if the annotation file covers several images.
-            name: The name of the image, by default its path relative to the dataset folder.
-
-        Returns:
-            The index for :meth:`add_box`, or None if the image is unusable.
+        Returns the index for :meth:`add_box`, or None if the image is unusable. ``label`` names the image in messages
+        if the annotation file covers several.
         """
         if width <= 0 or height <= 0:
             try:
@@ -207,15 +182,9 @@ class AnnotationCollector:
         crowd: bool = False,
         area: float = 0.0,
     ) -> None:
-        """Adds a box of an image.
+        """Adds a box of an image, xyxy in pixels; ``number`` names it in messages.
 
-        Args:
-            image: The index of the image.
-            number: The number of the box in messages.
-            box: xyxy in pixels.
-            label: The class.
-            crowd: Whether it is a region to ignore.
-            area: The area for COCO's object sizes; 0 uses the area of the box.
+        An ``area`` of 0 stands for the area of the box.
         """
         self._boxes.append(box)
         self._rest.append((image, number, label, crowd, area))

@@ -28,23 +28,15 @@ _BETA = 32.0
 
 
 class Combine:
-    """Combines an image with others, at random.
-
-    Args:
-        mosaic: Probability of a mosaic of four images.
-        mixup: Probability that another image is blended in.
-    """
+    """Combines an image with three others as a mosaic, and blends another one in, each with a probability."""
 
     def __init__(self, mosaic: float, mixup: float) -> None:
         self.mosaic, self.mixup = mosaic, mixup
 
     def __call__(self, image: Tensor, target: Target, another: Callable[[], Item | None]) -> Item:
-        """The image and its target, combined with others or unchanged.
+        """The image, uint8 [3, H, W], and its target, combined with others or unchanged.
 
-        Args:
-            image: uint8 [3, H, W].
-            target: Its target.
-            another: Returns a random item of the dataset, or None if that item is unreadable and skipped.
+        ``another`` returns a random item of the dataset, or None if that item is unreadable and skipped.
         """
         if min(image.shape[-2:]) < _SMALLEST:
             return image, target
@@ -58,11 +50,8 @@ class Combine:
 
 
 def make_mosaic(items: list[Item]) -> Item:
-    """Combines four images into one of the size of the first: each fills a corner, and they meet at a random point.
-
-    Args:
-        items: Four images and their targets; the result has the name and id of the first.
-    """
+    """Combines four images into one of the size, name and id of the first: each fills a corner, and they meet at a
+    random point."""
     image, target = items[0]
     height, width = image.shape[-2:]
     low, high = _CENTER
@@ -79,12 +68,7 @@ def make_mosaic(items: list[Item]) -> Item:
 
 
 def blend(one: Item, other: Item) -> Item:
-    """Blends two images; the result has the boxes of both.
-
-    Args:
-        one: Image and target; the result has its name and id.
-        other: The other image and target, cropped to the size of the first.
-    """
+    """Blends two images; the result has the boxes of both, and the size, name and id of the first."""
     image, target = one
     part, seen = _filling(*other, image.shape[-2], image.shape[-1])
     weight = float(torch.distributions.Beta(_BETA, _BETA).sample())
@@ -93,14 +77,7 @@ def blend(one: Item, other: Item) -> Item:
 
 
 def visible(boxes: Tensor, iscrowd: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Boxes clipped to the image, and which of them are still visible enough to keep.
-
-    Args:
-        boxes: xyxy [N, 4].
-        iscrowd: Which are crowd boxes, bool [N].
-        height: Height of the image.
-        width: Width of the image.
-    """
+    """Boxes [N, 4] clipped to the image, and which of them are still visible enough to keep; see :data:`VISIBLE`."""
     limit = boxes.new_tensor([width, height, width, height])
     cut = torch.minimum(boxes.clamp(min=0), limit)
     whole, left = ((sides[:, 2:] - sides[:, :2]).clamp(min=0).prod(dim=1) for sides in (boxes, cut))

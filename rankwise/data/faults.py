@@ -39,11 +39,7 @@ class Fault:
 
 
 def refuse(faults: Sequence[Fault], folder: str, split: str) -> None:
-    """Raises an error with the first faults and their number.
-
-    Raises:
-        DataError: Always.
-    """
+    """Raises a DataError with the first faults and their number."""
     lines = [f"{folder}: the {split} split has {counted(len(faults), 'fault')}:"]
     lines += [f"  {fault}" for fault in faults[:SHOWN]]
     if len(faults) > SHOWN:

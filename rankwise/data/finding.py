@@ -34,11 +34,9 @@ class Source(Protocol):
 
 
 def find_source(path: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
-    """Finds the dataset of a path; the format is detected automatically.
+    """Finds the dataset of a folder, or of one or two folders below it, or of a ``data.yaml`` or COCO file.
 
-    Args:
-        path: The folder of the dataset, or one or two folders above it; or its ``data.yaml`` or COCO file.
-        max_pixels: Images with more pixels are refused.
+    The format is detected automatically.
 
     Raises:
         DataError: If there is no dataset, or more than one.

@@ -31,12 +31,8 @@ class Distort(v2.RandomPhotometricDistort):
 
 
 def rotate_hue(image: Tensor, turn: float) -> Tensor:
-    """Rotates the hue of an image, uint8 [3, H, W]; HSV brightness and saturation do not change.
-
-    Args:
-        image: The image.
-        turn: Rotation as a fraction of a full circle, -0.5 to 0.5.
-    """
+    """Rotates the hue of an image, uint8 [3, H, W], by a fraction of a full circle, -0.5 to 0.5; HSV brightness and
+    saturation do not change."""
     pixels = image.flatten(1)
     result = torch.empty_like(pixels)
     lowest = torch.tensor(_LOWEST).unsqueeze(1)

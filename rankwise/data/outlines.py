@@ -81,9 +81,7 @@ CLASSES = {
 def clutter(dice: Dice, size: float) -> list[np.ndarray]:
     """Clutter centered at the origin, not an object: a bar, an arc, a zigzag, a blob or an open polygon.
 
-    Args:
-        dice: The source of randomness.
-        size: About half of its extent in pixels.
+    ``size`` is about half of its extent in pixels.
     """
     kind = dice.below(5)
     width = dice.between(1.5, 2.0 + size / 6)

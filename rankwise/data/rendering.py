@@ -33,11 +33,7 @@ def cosine(angle: int) -> float:
 
 
 class Dice:
-    """Random numbers from raw 64-bit integers: the same key gives the same stream in every NumPy version.
-
-    Args:
-        key: Integers that select the stream.
-    """
+    """Random numbers from raw 64-bit integers: the same key gives the same stream in every NumPy version."""
 
     def __init__(self, *key: int) -> None:
         self._bits = np.random.PCG64(np.random.SeedSequence(key))
@@ -64,11 +60,8 @@ class Dice:
 
 
 class Outline:
-    """Closed polygons in pixels, filled as one shape. Overlaps stay filled; polygons of opposite orientation are holes.
-
-    Args:
-        rings: Corners of each polygon, [V, 2] as x, y.
-    """
+    """Closed polygons, [V, 2] as x, y in pixels, filled as one shape. Overlaps stay filled; polygons of opposite
+    orientation are holes."""
 
     def __init__(self, rings: list[np.ndarray]) -> None:
         corners = np.floor(np.concatenate(rings) * _GRID + 0.5) / _GRID

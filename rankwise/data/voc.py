@@ -54,10 +54,6 @@ class VocSource:
     per split, ``train/Annotations`` or ``Annotations/train``; or XML files next to their images, in the folder itself
     or in one folder per split. "Difficult" objects become ignore regions. Classes are all names that occur, sorted.
     Coordinates start at 1, as in VOC, unless one of them is 0.
-
-    Args:
-        folder: The folder.
-        max_pixels: Images with more pixels are refused.
     """
 
     name = "Pascal VOC"

@@ -30,18 +30,10 @@ _EMPTY: tuple[Any, ...] = (None, "", "~", "null", "Null", "NULL", [], {})
 class YoloSource:
     """A folder with YOLO annotations.
 
-    ``data.yaml`` names the classes and the splits: a folder of images, a list of folders, or a text file with one image
-    per line. The boxes of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, or next to the image if no folder is called
-    ``images``. An image without such a file has no objects. Polygons become bounding boxes. Without ``data.yaml``, the
-    classes come from ``obj.names`` or ``classes.txt``, and the splits are image folders.
-
-    Args:
-        folder: The folder.
-        max_pixels: Images with more pixels are refused.
-        file: A file to use instead of ``data.yaml``.
-
-    Raises:
-        DataError: If the file is unusable.
+    ``data.yaml``, or ``file``, names the classes and the splits: a folder of images, a list of folders, or a text file
+    with one image per line. The boxes of ``…/images/…/a.jpg`` are in ``…/labels/…/a.txt``, or next to the image if no
+    folder is called ``images``. An image without such a file has no objects. Polygons become bounding boxes. Without
+    ``data.yaml``, the classes come from ``obj.names`` or ``classes.txt``, and the splits are image folders.
     """
 
     name = "YOLO"

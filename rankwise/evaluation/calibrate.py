@@ -21,16 +21,11 @@ from rankwise.models.confidence import rescored
 
 
 def calibrate_results(detections: Path, truth: Path, out: Path, console: Console | None = None) -> Evaluation:
-    """Fits a calibration to a results file, prints its quality and writes it; returns the evaluation.
+    """Fits a calibration to a COCO results file with scores from 0 to 1, prints its quality and writes it; returns the
+    evaluation.
 
     Writes ``calibration.json`` (map, thresholds and calibration errors), ``detections.json`` with calibrated scores,
     ``reliability.png`` and ``thresholds.png``.
-
-    Args:
-        detections: A COCO results file with scores from 0 to 1.
-        truth: COCO annotations of the same images.
-        out: Output folder.
-        console: Where to print.
 
     Raises:
         DataError: If a file is invalid, or no detection is correct.

@@ -119,16 +119,8 @@ def cross_fitted(
 ) -> Floats | None:
     """Cross-fitted probabilities: each image uses a map fitted to other images, for an unbiased evaluation.
 
-    Args:
-        calibration: The map fitted to all detections; its kinds are kept.
-        scores: As in :meth:`Calibration.fit`, as are the following.
-        labels: Class indices.
-        correct: Which detections are correct.
-        images: The image of each detection.
-        objects: Number of objects per class.
-
-    Returns:
-        float64 [N]; None if there are fewer than two images.
+    The arguments are those of :meth:`Calibration.fit`; the kinds of ``calibration``, fitted to all detections, are
+    kept. None if there are fewer than two images.
     """
     fold = _folds(np.unique(images, return_inverse=True)[1])
     if not len(fold) or fold.max() < 1:
@@ -144,12 +136,8 @@ def cross_fitted(
 
 
 def calibration_data(matches: Matches, classes: int) -> dict[str, Any]:
-    """The arguments of :meth:`Calibration.fit` from matches, without detections on crowd regions.
-
-    Args:
-        matches: At IoU 0.5, with raw scores.
-        classes: The number of classes.
-    """
+    """The arguments of :meth:`Calibration.fit` from matches at IoU 0.5 with raw scores, without detections on crowd
+    regions."""
     counted = ~matches.ignored
     detections, objects = matches.detections, matches.objects
     return {
@@ -162,14 +150,7 @@ def calibration_data(matches: Matches, classes: int) -> dict[str, Any]:
 
 
 class _Data:
-    """Columns of detections known to be correct or wrong.
-
-    Args:
-        x: Logits of raw scores.
-        labels: Class indices.
-        correct: Which are correct.
-        groups: Image numbers from 0.
-    """
+    """Columns of detections known to be correct or wrong: logits of raw scores, labels, and image numbers from 0."""
 
     def __init__(
         self, x: Floats, labels: NDArray[np.int64], correct: NDArray[np.bool_], groups: NDArray[np.int64]

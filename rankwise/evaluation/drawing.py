@@ -103,13 +103,7 @@ def contact_sheet(
 
 
 def target_sheet(items: Sequence[tuple[Picture, Target]], classes: Sequence[str], legend: str) -> Image.Image:
-    """A grid of images with their annotated boxes; crowd regions are dashed.
-
-    Args:
-        items: The images with their ground truth, in their pixels.
-        classes: The class names.
-        legend: A line of text at the top.
-    """
+    """A grid of images with their annotated boxes, and a line of text at the top; crowd regions are dashed."""
     columns, cell = 4, 400
     tiles = []
     for image, target in items:

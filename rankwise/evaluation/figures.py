@@ -34,12 +34,7 @@ _INK, _FAINT = "#333333", "#bbbbbb"
 
 
 def save_figure(figure: Figure, path: Path | str) -> None:
-    """Saves a figure; the file extension determines the format.
-
-    Args:
-        figure: The figure.
-        path: The file, such as ``pr.png`` or ``pr.svg``.
-    """
+    """Saves a figure; the file extension, such as ``.png`` or ``.svg``, determines the format."""
     format = Path(path).suffix.lstrip(".") or "png"
     write_whole(Path(path), lambda part: figure.savefig(part, dpi=150, facecolor="white", format=format))
 
@@ -124,9 +119,6 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
     """The fraction of correct detections by score, raw and calibrated; on the diagonal, scores are probabilities.
 
     The area of a point is proportional to the number of detections in its bin.
-
-    Args:
-        check: ``Evaluation.reliability``.
     """
     figure, panels = new_panels(2, width=4.2, height=4.2)
     for panel, name, one in zip(panels, ("raw scores", "calibrated"), (check.before, check.after), strict=True):

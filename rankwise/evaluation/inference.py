@@ -76,20 +76,11 @@ def detect(
     stopped: Callable[[], bool] | None = None,
     test: TestSettings | None = None,
 ) -> Found:
-    """Runs a detector on the images of a dataset.
+    """Runs a detector on the images of a dataset, which has its evaluation transform.
 
     Processes share whole batches. A batch is then padded to the same size for any number of processes, and gives the
-    same detections.
-
-    Args:
-        detector: The detector; images go to its device.
-        dataset: The dataset, with its evaluation transform.
-        batch_size: Images per batch.
-        workers: Number of loader processes.
-        rank: The rank of this process.
-        world_size: Number of processes.
-        stopped: Called before each batch; if it returns true, the detections so far are returned.
-        test: Test-time augmentation; none by default.
+    same detections. If ``stopped``, called before each batch, returns true, the detections so far are returned.
+    ``test`` is the test-time augmentation, none by default.
     """
     found = Found()
     views = tta_views(detector.settings.input, test or TestSettings())
@@ -147,17 +138,10 @@ def evaluate_detector(
     workers: int,
     stopped: Callable[[], bool] | None = None,
 ) -> tuple[Evaluation | None, dict[str, str]]:
-    """Evaluates a detector, with the images shared among all processes.
+    """Evaluates a detector, the same in all processes, with the images shared among them.
 
-    Args:
-        detector: The detector, the same in all processes.
-        dataset: The dataset, with its evaluation transform.
-        batch_size: Images per batch in each process.
-        workers: Number of loader processes per process.
-        stopped: Called before each batch; if it returns true in any process, all of them stop.
-
-    Returns:
-        The result on rank 0, None on other ranks and if stopped; and the errors of unreadable images by name.
+    If ``stopped``, called before each batch, returns true in any process, all of them stop. Returns the result on rank
+    0, None on other ranks and if stopped; and the errors of unreadable images by name.
     """
     with distributed.all_raise():
         mine = detect(detector, dataset, batch_size, workers, distributed.rank(), distributed.world_size(), stopped)
@@ -275,14 +259,7 @@ def _at_thresholds_of_run(result: Evaluation, detector: Detector, console: Conso
 def draw_paa_figures(run: Path, out: Path, data: str | None = None, device: str = "auto") -> list[Path]:
     """Draws the scores and clusters of PAA for a run, figures 2c and 3c of the paper; returns the files.
 
-    Args:
-        run: Folder of a run trained with PAA.
-        out: Output folder.
-        data: The dataset, if it has moved.
-        device: The device.
-
-    Raises:
-        SettingsError: If the run was trained with another assigner.
+    A run that was trained with another assigner is a SettingsError.
     """
     paa = paa_of_recipe(read_section(run, "assign"))
     if paa is None:

@@ -14,14 +14,10 @@ from rankwise.models.score_map import MAX_KNOTS, Curve, logit
 
 
 def centered_isotonic(x: NDArray[np.float64], correct: NDArray[np.bool_], slope: float) -> Curve:
-    """A strictly increasing curve through the rates of correct detections.
+    """A strictly increasing curve through the rates of correct detections at logits x, at least one.
 
-    Every distinct x is a knot; if there are too many, those that describe the curve best are kept.
-
-    Args:
-        x: Logits of raw scores, at least one.
-        correct: Which detections are correct.
-        slope: The slope beyond the lowest and highest x.
+    Every distinct x is a knot; if there are too many, those that describe the curve best are kept. ``slope`` is that
+    beyond the lowest and highest x.
     """
     from scipy.optimize import isotonic_regression
 

@@ -104,13 +104,8 @@ def overlapping_pairs(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """All overlapping pairs of a detection and an object of the same image: their rows and the IoU.
 
-    For a crowd box, the IoU is the fraction of the detection inside it.
-
-    Args:
-        detections: From :func:`rankwise.evaluation.tables.detection_table`.
-        objects: From :func:`rankwise.evaluation.tables.object_table`.
-        same_class: Only pairs of the same class.
-        at_once: Number of pairs compared at once, to limit memory.
+    For a crowd box, the IoU is the fraction of the detection inside it. ``at_once`` pairs are compared at a time, to
+    limit memory.
     """
     order, start, count = _objects_of_detections(detections, objects, same_class)
     ends = np.cumsum(count)

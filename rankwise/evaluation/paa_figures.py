@@ -62,12 +62,7 @@ class CandidateScores:
 def candidate_scores(
     batches: Iterable[tuple[Predictions, Sequence[Target]]], assigner: PAA | None = None
 ) -> CandidateScores:
-    """Collects the scores of the candidates of all objects.
-
-    Args:
-        batches: Predictions with their targets.
-        assigner: The PAA assigner; ``PAA()`` by default.
-    """
+    """Collects the scores of the candidates of all objects, from predictions with their targets."""
     assigner = assigner or PAA()
     parts: list[list[NDArray[np.generic]]] = []
     objects_before = 0
@@ -91,11 +86,7 @@ def candidate_scores(
 
 
 def score_distributions(scores: CandidateScores) -> Figure:
-    """Distributions of the two scores, raw and rescaled to 0–1 per object.
-
-    Args:
-        scores: The result of :func:`candidate_scores`.
-    """
+    """Distributions of the two scores, raw and rescaled to 0–1 per object."""
     figure, panels = new_panels(2, width=4.6, height=3.6)
     pairs = (
         ("as predicted", scores.ranking, scores.localization),
@@ -122,9 +113,6 @@ def object_clusters(scores: CandidateScores) -> Figure:
     """The candidates of one object in the plane of the two normalized scores, by cluster.
 
     The object is the one with the most candidates among those with two clusters.
-
-    Args:
-        scores: The result of :func:`candidate_scores`.
     """
     figure, (panel,) = new_panels(1, width=4.8, height=4.6)
     mine = scores.of(_object_with_most_candidates(scores))
@@ -152,15 +140,8 @@ def object_clusters(scores: CandidateScores) -> Figure:
 def draw_figures(
     out: Path, detector: Detector, dataset: DetectionDataset, assigner: PAA | None = None, images: int = 64
 ) -> list[Path]:
-    """Draws both figures from the predictions for the first images of a dataset; returns the files.
-
-    Args:
-        out: Output folder.
-        detector: The detector; images go to its device.
-        dataset: The dataset, with its evaluation transform.
-        assigner: The PAA that the detector was trained with; ``PAA()`` by default.
-        images: Number of images.
-    """
+    """Draws both figures from the predictions for the first images of a dataset with its evaluation transform; returns
+    the files."""
     first = dataset.subset(list(range(min(images, len(dataset)))))
     size = detector.settings.input
     loader = build_loader(first, 8, shuffle=False, divisor=size.divisor, colour=size.mean_colour)
@@ -181,11 +162,7 @@ def draw_figures(
 
 
 def paa_of_recipe(section: dict[str, Any]) -> PAA | None:
-    """The PAA that a run was trained with; None if it had another assigner. Nothing is imported by name.
-
-    Args:
-        section: The section ``assign`` of the recipe.
-    """
+    """The PAA of the section ``assign`` of a recipe; None if it has another assigner. Nothing is imported by name."""
     if section.get("class_path") not in ("PAA", "rankwise.assign.PAA", "rankwise.assign.paa.PAA"):
         return None
     return PAA(**(section.get("init_args") or {}))

@@ -19,14 +19,9 @@ from rankwise.types import Detections
 def draw_evaluation(
     out: Path, result: Evaluation, dataset: DetectionDataset, found: Mapping[int, Detections], images: int
 ) -> Path:
-    """Draws ``detections.jpg``, a contact sheet of an evaluation; returns the file.
+    """Draws ``detections.jpg``, a contact sheet of images spread over the dataset; returns the file.
 
-    Args:
-        out: Output folder.
-        result: The evaluation.
-        dataset: The images.
-        found: The detections by image id, with raw scores.
-        images: Number of images on the contact sheet, spread over the dataset.
+    ``found`` are the detections by image id, with raw scores.
     """
     items = []
     for index in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).round().astype(int).tolist():

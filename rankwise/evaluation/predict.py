@@ -65,13 +65,7 @@ def predict_images(
 
 
 def print_score_notes(confidence: Confidence, precision: float | None, calibrated: bool) -> None:
-    """Prints a note if scores are raw, or the threshold of a precision.
-
-    Args:
-        confidence: Calibration and thresholds of the detector.
-        precision: The desired precision, if any.
-        calibrated: Whether calibrated scores were requested.
-    """
+    """Prints a note if scores are raw, or the threshold of a precision."""
     if calibrated and confidence.calibration is None:
         _print(f"scores are raw, not probabilities: there is no calibration; {HOW_TO_CALIBRATE}")
     if precision is not None:
@@ -90,11 +84,7 @@ def print_highest_score(
 ) -> None:
     """Prints the highest score if nothing was detected.
 
-    Args:
-        entries: The entries of ``predictions.json``.
-        sources: The images and videos.
-        read: Reads a file as an image.
-        scores_of: The scores of an image without a threshold, best first.
+    ``scores_of`` gives the scores of an image without a threshold, best first.
     """
     files = [source for source in sources if isinstance(source, Path) and not is_video(source)][:_MAX_CHECKED]
     if not entries or any(entry["objects"] for entry in entries) or not files:
@@ -122,15 +112,8 @@ def predict_files(
 ) -> list[dict[str, Any]]:
     """Detects objects in files with any detector, draws them, and writes ``predictions.json``; needs no torch.
 
-    Input images are never overwritten. A camera is read until Ctrl-C.
-
-    Args:
-        sources: The images and videos.
-        output: What to write.
-        read: Reads a file as an image for ``detect``.
-        detect: Returns the detections of each image: boxes, scores and labels, as tensors or arrays.
-        classes: The class names.
-        batch_size: Number of images per call of ``detect``.
+    ``read`` reads a file as an image, and ``detect`` returns the detections of up to ``batch_size`` images: boxes,
+    scores and labels, as tensors or arrays. Input images are never overwritten. A camera is read until Ctrl-C.
 
     Raises:
         DataError: If ``batch_size`` is below 1, or, after all other images are done, if images could not be read.

@@ -27,13 +27,7 @@ Format = Literal["json", "coco", "yolo"]
 
 @dataclass(frozen=True)
 class Item:
-    """An image to detect objects in.
-
-    Attributes:
-        source: The file or camera.
-        image: The image for the detector.
-        frame: The frame, for a video.
-    """
+    """An image to detect objects in: of a file or camera, in the type the detector takes, and the frame of a video."""
 
     source: Path | Camera
     image: Any
@@ -83,12 +77,7 @@ class Writer:
         make_folder(output.folder)
 
     def add(self, item: Item, detections: Any) -> str:
-        """Writes the output of one image and returns a line about it.
-
-        Args:
-            item: The image.
-            detections: Boxes, scores and labels, as tensors or as arrays.
-        """
+        """Writes the output of one image, from boxes, scores and labels as tensors or arrays; returns a line on it."""
         if self.output.agnostic_nms == "always":
             rows = nms(np.asarray(detections["boxes"].tolist()).reshape(-1, 4), AGNOSTIC_IOU).tolist()
             detections = {name: values[rows] for name, values in detections.items()}
@@ -117,11 +106,7 @@ class Writer:
         return f"{item.source}: {counted(len(objects), 'object')}{drawn}"
 
     def close(self, seconds: float) -> list[str]:
-        """Writes the output of all images together and returns lines about it.
-
-        Args:
-            seconds: The total duration.
-        """
+        """Writes the output of all images together and returns lines about it; ``seconds`` is the total duration."""
         for video in self._videos.values():
             video.close()
         write_text(self.folder / "predictions.json", json.dumps(self.entries, indent=1) + "\n")
@@ -209,12 +194,8 @@ class Writer:
 
 
 def picture_names(sources: Sequence[Path | Camera], out: Path | None = None) -> dict[Path | Camera, str]:
-    """The output name of each image: its own name, with a number if names collide or an input would be overwritten.
-
-    Args:
-        sources: The images and videos.
-        out: The output folder; None skips the check for existing images.
-    """
+    """The output name of each image: its own name, with a number if names collide or an input in ``out`` would be
+    overwritten."""
     names: dict[Path | Camera, str] = {}
     images = {_identity(source) for source in sources if isinstance(source, Path)} - {None}
     taken: set[str] = set()

@@ -80,13 +80,8 @@ class ReliabilityCheck:
 
 
 def reliability(scores: NDArray[np.float64], correct: NDArray[np.bool_], iou: NDArray[np.float64]) -> Reliability:
-    """Computes the reliability of scores.
-
-    Args:
-        scores: From 0 to 1, [N].
-        correct: Which detections are correct, [N].
-        iou: The IoU of each detection with its matched object, used if it is correct, [N].
-    """
+    """The reliability of scores from 0 to 1; the IoU of a detection with its matched object is used if it is correct,
+    [N] each."""
     bin_of = np.minimum((scores * BINS).astype(np.int64), BINS - 1)
     count = np.bincount(bin_of, minlength=BINS)
     columns = (scores, correct, np.where(correct, iou, 0))
@@ -123,14 +118,9 @@ def compare(
     iou: NDArray[np.float64],
     held_out: bool,
 ) -> ReliabilityCheck:
-    """Compares raw and calibrated scores of the same detections.
+    """Compares raw and calibrated scores of the same detections; see :func:`reliability`.
 
-    Args:
-        raw: Raw scores, [N].
-        scores: Calibrated scores, [N].
-        correct: Which detections are correct, [N].
-        iou: The IoU of each detection with its matched object, used if it is correct, [N].
-        held_out: Whether the scores of each image come from a map fitted to other images.
+    ``held_out`` says whether the scores of each image come from a map fitted to other images.
     """
     shown = scores > ABOVE
     before, after = (reliability(values[shown], correct[shown], iou[shown]) for values in (raw, scores))

@@ -150,12 +150,9 @@ def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
 
 
 def at_scores(matches: Matches, classes: Sequence[str], scores: Mapping[str, float]) -> Thresholds:
-    """The quality of given thresholds, one per class, such as those of a run on other images.
+    """The quality of given thresholds, one per class name, such as those of a run on other images.
 
-    Args:
-        matches: Detections matched with objects at IoU 0.5, with scores in the units of the thresholds.
-        classes: The names of the labels.
-        scores: The threshold of each class by name.
+    The scores of the matches are in the units of the thresholds.
     """
     limits = np.array([scores[name] for name in classes])
     found, objects = matches.detections, matches.objects
@@ -212,12 +209,9 @@ def with_intervals(
 
 
 class _Ranked:
-    """Detections that are not ignored, best first.
+    """Detections of a class, or of all if ``label`` is None, that are not ignored, best first.
 
-    Args:
-        matches: Detections matched with objects.
-        label: The class, or None for all.
-        image_ids: All images; empty if the images do not matter.
+    ``image_ids`` are all images, or empty if the images do not matter.
     """
 
     def __init__(self, matches: Matches, label: int | None, image_ids: NDArray[np.int64]) -> None:

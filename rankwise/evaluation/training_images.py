@@ -12,13 +12,8 @@ from rankwise.files.writing import make_folder, write_picture
 
 
 def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
-    """Draws the first training images as the detector sees them, with their boxes; returns a description.
-
-    Args:
-        recipe: The recipe.
-        path: The output file, PNG or JPEG.
-        images: Number of images.
-    """
+    """Draws the first training images as the detector sees them, with their boxes, as PNG or JPEG; returns a
+    description."""
     size = recipe.model.input
     dataset, _ = open_datasets(recipe.data, size)
     loader = build_loader(

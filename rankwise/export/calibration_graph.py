@@ -10,11 +10,7 @@ from rankwise.models.score_map import TAIL, ScoreMap
 
 
 class Nodes:
-    """Collects nodes and constants to add to a graph.
-
-    Args:
-        prefix: Prefix of the names of intermediate values.
-    """
+    """Collects nodes and constants to add to a graph; the names of intermediate values have a prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -92,12 +88,7 @@ def calibrate(
 
 
 def calibrate_anchors(model: Any, score_map: ScoreMap) -> None:
-    """Calibrates the output ``scores`` of a traced network, and keeps the raw scores as ``raw_scores``.
-
-    Args:
-        model: The network; modified in place.
-        score_map: The calibration.
-    """
+    """Calibrates the output ``scores`` of a traced network, in place, and keeps the raw scores as ``raw_scores``."""
     graph = model.graph
     _rename(graph.node, {"scores": "raw_scores"})
     position = next(index for index, value in enumerate(graph.output) if value.name == "scores")
@@ -110,12 +101,8 @@ def calibrate_anchors(model: Any, score_map: ScoreMap) -> None:
 
 
 def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
-    """Calibrates the scores of detections, sorts the detections of each image, and adds ``raw_detection_scores``.
-
-    Args:
-        graph: The graph of :func:`rankwise.export.nms_graph.nms_graph`; modified in place.
-        score_map: The calibration.
-    """
+    """Calibrates and sorts the detections of :func:`rankwise.export.nms_graph.nms_graph`, in place, and adds
+    ``raw_detection_scores``."""
     names = ("detection_boxes", "detection_scores", "detection_labels")
     boxes, scores, labels = (f"calibration_raw_{name}" for name in names)
     _rename(graph.node, dict(zip(names, (boxes, scores, labels), strict=True)))

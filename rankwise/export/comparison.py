@@ -79,14 +79,8 @@ def shapes_to_check(detector: Detector) -> list[Shape]:
 
 @torch.no_grad()
 def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int = 0) -> Differences:
-    """Compares scores and boxes of all anchors between torch and onnxruntime.
-
-    Args:
-        detector: The detector, in eval mode.
-        session: The session of the file with NMS outside.
-        shapes: Shapes of the batches of random images.
-        seed: Random seed.
-    """
+    """Compares scores and boxes of all anchors between torch and the session of the file with NMS outside, on random
+    images."""
     boxes = scores = excess = 0.0
     score_map = detector.confidence.calibration
     for images in _random_images(shapes, seed):
@@ -121,12 +115,7 @@ def compare_detections(
 ) -> Differences:
     """Compares the detections of the file with NMS inside with those of the detector for the same scores and boxes.
 
-    Args:
-        detector: The detector.
-        session: The session of the file with NMS outside.
-        inside: The session of the file with NMS inside.
-        shapes: Shapes of the batches of random images.
-        seed: Random seed.
+    ``session`` is that of the file with NMS outside.
     """
     settings = replace(detector.settings.postprocess, score_voting=False)
     score_map = detector.confidence.calibration

@@ -23,13 +23,8 @@ def find_detections(
 ) -> dict[str, np.ndarray]:
     """Detections of one image, best first, in pixels of the original image.
 
-    Args:
-        scores: Scores of every anchor and class, [A, C].
-        boxes: Boxes of every anchor, xyxy in pixels of the input, [A, 4].
-        levels: The level of each anchor, [A].
-        size: (height, width) of the input, without padding.
-        original_size: (height, width) before resizing.
-        settings: The post-processing settings.
+    ``scores`` [A, C] and ``boxes`` [A, 4], in pixels of the input, are those of every anchor, and ``levels`` [A] its
+    level. Sizes are (height, width), without padding.
     """
     if not (np.isfinite(scores).all() and np.isfinite(boxes).all()):
         raise ModelError("the output of the model is not finite (NaN or infinite): its weights are broken")
@@ -55,14 +50,7 @@ def find_detections(
 
 
 def grouped_nms(boxes: Floats, scores: Floats, group: Integers, threshold: float) -> Integers:
-    """Indices of the boxes kept by NMS within each group, best first.
-
-    Args:
-        boxes: xyxy, [N, 4].
-        scores: [N].
-        group: Boxes only suppress boxes of the same group, [N].
-        threshold: The IoU threshold.
-    """
+    """Indices of the boxes [N, 4] kept by NMS within each group, best first."""
     order = np.argsort(-scores, kind="stable")
     groups = [order[group[order] == one] for one in np.unique(group)]
     kept = np.concatenate([order[:0], *(own[nms(boxes[own], threshold)] for own in groups)])
@@ -70,15 +58,7 @@ def grouped_nms(boxes: Floats, scores: Floats, group: Integers, threshold: float
 
 
 def vote(boxes: Floats, scores: Floats, group: Integers, kept: Integers, sigma: float) -> Floats:
-    """Score voting: each kept box becomes the mean of its group, weighted by score · exp(-(1 - IoU)² / sigma).
-
-    Args:
-        boxes: All boxes, kept or not, xyxy, [N, 4].
-        scores: [N].
-        group: [N].
-        kept: Indices of the kept boxes, [K].
-        sigma: Decay of the weights.
-    """
+    """Score voting, as :func:`rankwise.models.nms.vote`."""
     result, exact = boxes[kept], boxes.astype(np.float64)
     for row, one in enumerate(kept):
         same = group == group[one]

@@ -16,11 +16,6 @@ def nms_graph(settings: PostprocessSettings, classes: int, levels: int) -> Any:
 
     Equivalent to ``rankwise.models.postprocess`` without score voting, in pixels of the input image: the best samples
     of each level, boxes clipped to the image, NMS by the ONNX operator, the best detections of each image.
-
-    Args:
-        settings: The post-processing settings.
-        classes: Number of classes.
-        levels: Number of pyramid levels.
     """
     import onnx.parser
 

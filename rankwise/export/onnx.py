@@ -62,15 +62,7 @@ def export_run(run: Path, out: Path | None = None, nms: Nms = "outside", opset: 
 def export_detector(
     detector: Detector, out: Path, nms: Nms = "outside", opset: int = OPSET, console: Console | None = None
 ) -> Path:
-    """Exports a detector to an ONNX file after verification; returns the file.
-
-    Args:
-        detector: The detector, on the CPU.
-        out: The file.
-        nms: Whether NMS is part of the file.
-        opset: Version of ONNX's operators.
-        console: Where to print the differences between file and detector.
-    """
+    """Exports a detector on the CPU to an ONNX file after verification; returns the file."""
     console = console or Console(quiet=True)
     _require_packages()
     _require_possible(detector, opset)
@@ -83,12 +75,8 @@ def export_detector(
 
 
 def trace(detector: Detector, opset: int = OPSET) -> Any:
-    """Traces the network of a detector to an ONNX model with dynamic batch size, height and width.
-
-    Args:
-        detector: The detector, on the CPU and in eval mode.
-        opset: Version of ONNX's operators.
-    """
+    """Traces the network of a detector, on the CPU and in eval mode, to an ONNX model with dynamic batch size, height
+    and width."""
     # No level may be one pixel wide, or the trace would be specialized to such images.
     coarsest = max(detector.neck.strides)
     images = torch.zeros(2, 3, 2 * coarsest, 3 * coarsest, dtype=torch.uint8)
@@ -112,15 +100,7 @@ def trace(detector: Detector, opset: int = OPSET) -> Any:
 
 
 def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console: Console) -> Path:
-    """Verifies and writes a traced network with its settings; nothing is written if the check fails.
-
-    Args:
-        detector: The detector.
-        network: The result of :func:`trace`.
-        out: The file.
-        nms: Whether NMS is part of the file.
-        console: Where to print the differences between file and detector.
-    """
+    """Verifies and writes a traced network with its settings; nothing is written if the check fails."""
     import onnx
 
     threads = torch.get_num_threads()
@@ -154,12 +134,7 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
 
 
 def with_calibration(network: Any, detector: Detector) -> Any:
-    """A traced network with the outputs ``scores``, calibrated, and ``raw_scores``; unchanged without a calibration.
-
-    Args:
-        network: The result of :func:`trace`.
-        detector: The detector.
-    """
+    """A traced network with the outputs ``scores``, calibrated, and ``raw_scores``; unchanged without a calibration."""
     import onnx
 
     model = onnx.ModelProto()
@@ -171,12 +146,7 @@ def with_calibration(network: Any, detector: Detector) -> Any:
 
 
 def with_nms(network: Any, detector: Detector) -> Any:
-    """A traced network followed by NMS.
-
-    Args:
-        network: The result of :func:`trace`.
-        detector: The detector, for its settings.
-    """
+    """A traced network followed by NMS."""
     import onnx
 
     settings = _settings_inside(detector)

@@ -137,13 +137,7 @@ class OnnxDetector:
 
 
 def open_session(path: Path, device: str = "cpu", threads: int | None = None) -> Any:
-    """Opens an ONNX file with onnxruntime.
-
-    Args:
-        path: The file.
-        device: auto, cpu or cuda.
-        threads: Number of threads; the default of onnxruntime if not given.
-    """
+    """Opens an ONNX file with onnxruntime on auto, cpu or cuda; it chooses the number of threads if none is given."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -163,12 +157,8 @@ def open_session(path: Path, device: str = "cpu", threads: int | None = None) ->
 
 
 def prepare(image: np.ndarray, settings: InputSettings) -> tuple[np.ndarray, tuple[int, int]]:
-    """Prepares an image for the network, uint8 [1, 3, H, W]; also returns its (height, width) without padding.
-
-    Args:
-        image: RGB, uint8 [H, W, 3].
-        settings: Size and mean color.
-    """
+    """Prepares an image [H, W, 3] for the network, uint8 [1, 3, H, W]; also returns its (height, width) without
+    padding."""
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
         raise ModelError(f"an image must be uint8 [height, width, 3], not {image.dtype} {list(image.shape)}")
     height, width = settings.input_size(*image.shape[:2])

@@ -71,14 +71,9 @@ def counted(count: int, word: str, plural: str = "") -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str, most: int = 1, cutoff: float = 0.6) -> str:
-    """A phrase with the known names that are closest to a mistyped one.
+    """A phrase with up to ``most`` known names that are closest to a mistyped one, or ``otherwise`` if none is close.
 
-    Args:
-        word: The mistyped name.
-        known: The known names.
-        otherwise: The phrase if none is close.
-        most: Maximum number of names.
-        cutoff: How similar a name must be, from 0 to 1.
+    ``cutoff`` is the required similarity, from 0 to 1.
     """
     names = {name.lower(): name for name in known}
     last = word.lower().rpartition(".")[2].lstrip("-")

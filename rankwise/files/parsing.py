@@ -46,16 +46,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int = LIMIT) -> bytes:
-    """The content of a regular file.
-
-    Args:
-        path: The file.
-        limit: Maximum size in bytes.
-
-    Raises:
-        ParseError: If it is not a regular file, or larger.
-        OSError: If it cannot be read.
-    """
+    """The content of a regular file of at most ``limit`` bytes; raises as :func:`open_regular`."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -106,22 +97,13 @@ def _twice(key: object, place: str = "") -> ParseError:
 
 
 def read_yaml(path: str | os.PathLike[str], as_text: bool = False, limit: int = YAML_LIMIT) -> Any:
-    """Reads a YAML file; raises like :func:`read_bytes`.
-
-    Args:
-        path: The file.
-        as_text: Keep every value as text: ``no`` and ``1.0`` may be names.
-        limit: Maximum size in bytes.
-    """
+    """Reads a YAML file; raises like :func:`read_bytes` and :func:`parse_yaml`."""
     return parse_yaml(read_bytes(path, limit), as_text)
 
 
 def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
-    """Parses a YAML text with plain values only.
-
-    Args:
-        text: The text.
-        as_text: Keep every value as text.
+    """Parses a YAML text with plain values only. With ``as_text``, every value stays text: ``no`` and ``1.0`` may be
+    names.
 
     Raises:
         ParseError: If it is not YAML, nested too deeply, has a key twice or aliases, which can expand to gigabytes.

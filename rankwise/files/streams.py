@@ -68,8 +68,7 @@ class LastingStream:
 def lasting_output(needed: bool) -> Iterator[None]:
     """Context manager that makes standard output and error survive the loss of their reader.
 
-    Args:
-        needed: Whether lost output, other than through a reader that stopped reading, leads to exit code 2.
+    If the output is ``needed``, its loss, other than through a reader that stopped reading, leads to exit code 2.
     """
     before = sys.stdout, sys.stderr
     streams = [None if stream is None else LastingStream(stream) for stream in before]

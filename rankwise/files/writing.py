@@ -21,12 +21,8 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class WriteError(UserError, RuntimeError):
-    """A file could not be written; the message says why and what to do.
-
-    Args:
-        message: The message.
-        number: The errno of the system, if known.
-    """
+    """A file could not be written; the message says why and what to do. ``number`` is the errno of the system, if
+    known."""
 
     def __init__(self, message: str, number: int | None = None) -> None:
         super().__init__(message)
@@ -36,12 +32,8 @@ class WriteError(UserError, RuntimeError):
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file atomically: at any moment, either the old or the new file exists, complete.
 
-    Args:
-        path: The file.
-        write: Writes the content to a given path, a temporary file in the same folder.
-
-    Raises:
-        WriteError: If it cannot be written; the old file is then intact.
+    ``write`` gets the path of a temporary file in the same folder. If it fails, a WriteError is raised and the old file
+    is intact.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         with explained(path):  # a pipe or a device must not be replaced by a file
@@ -62,14 +54,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str, errors: str = "strict") -> None:
-    """Writes a UTF-8 text file atomically.
-
-    Args:
-        path: The file.
-        text: The content.
-        errors: Handling of lone surrogates, which UTF-8 cannot encode, as in
-            ``str.encode``.
-    """
+    """Writes a UTF-8 text file atomically; ``errors`` says what to do with lone surrogates, as in ``str.encode``."""
     write_bytes(path, text.encode("utf-8", errors))
 
 
@@ -79,37 +64,23 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_picture(path: Path, picture: Image, kind: str, **options: int) -> None:
-    """Writes a picture atomically. Pillow may not notice that a disk is full, so it encodes to memory.
-
-    Args:
-        path: The file.
-        picture: The picture.
-        kind: The format, such as "JPEG".
-        options: Options of the format.
-    """
+    """Writes a picture in a format such as "JPEG" atomically. Pillow may not notice that a disk is full, so it encodes
+    to memory."""
     content = io.BytesIO()
     picture.save(content, kind, **options)
     write_bytes(path, content.getvalue())
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder and its parents, if they do not exist.
-
-    Raises:
-        WriteError: If it cannot be created.
-    """
+    """Creates a folder and its parents, if they do not exist; raises a WriteError if that is impossible."""
     with explained(path, "created"):
         path.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def explained(path: Path, done: str = "written") -> Iterator[None]:
-    """Turns errors of libraries while writing a file into a WriteError with the reason.
-
-    Args:
-        path: The file or folder.
-        done: The failed action, such as "written".
-    """
+    """Turns errors of libraries while a file or folder is "written", "created" or "deleted" into a WriteError with the
+    reason."""
     try:
         yield
     except WriteError:
@@ -122,13 +93,7 @@ def explained(path: Path, done: str = "written") -> Iterator[None]:
 
 
 def not_written(path: Path, error: BaseException, done: str = "written") -> WriteError:
-    """The message about a file that could not be written.
-
-    Args:
-        path: The file or folder.
-        error: The error.
-        done: The failed action, such as "written".
-    """
+    """The message about a file or folder that could not be "written", "created" or "deleted"."""
     number = _number(error)
     kept = " The previous one is intact." if done == "written" and os.path.lexists(path) and not path.is_dir() else ""
     if number in _FULL:

@@ -15,13 +15,8 @@ from rankwise.images.reading import read_pixels, rgb
 def as_pixels(image: Any) -> np.ndarray:
     """An image of any usual kind as RGB, uint8 [H, W, 3].
 
-    Args:
-        image: The path of a file, a PIL image, an array [H, W, 3] or [H, W] of bytes, or a tensor [3, H, W] of bytes or
-            of floats from 0 to 1.
-
-    Raises:
-        ModelError: If it is none of these.
-        DataError: If the file cannot be read.
+    It may be the path of a file, a PIL image, an array [H, W, 3] or [H, W] of bytes, or a tensor [3, H, W] of bytes or
+    of floats from 0 to 1. Anything else is a ModelError, an unreadable file a DataError.
     """
     if isinstance(image, str | os.PathLike):
         return read_pixels(image)

@@ -66,15 +66,7 @@ class ImageHeader:
 
 
 def read_header(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> ImageHeader:
-    """Reads the size of an image without decoding it.
-
-    Args:
-        path: The image file.
-        max_pixels: Refuse images with more pixels.
-
-    Raises:
-        DataError: If the file is not an image or too large.
-    """
+    """Reads the size of an image without decoding it; raises a DataError as :func:`read_image`."""
     with _naming(path), open_regular(path) as file, _open(file, path, max_pixels) as image:
         return _header(image)
 
@@ -85,12 +77,8 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
     Gray, palette and CMYK images are converted, transparency is dropped, and 16-bit images keep their upper 8 bits.
     Pixels of 32 bits are refused, because their range is unknown.
 
-    Args:
-        path: The image file.
-        max_pixels: Refuse images with more pixels, before anything is decoded.
-
     Raises:
-        DataError: If the file is missing, not an image, damaged or too large.
+        DataError: If the file is missing, not an image, damaged, or has more than ``max_pixels`` pixels.
     """
     with _naming(path):
         with open_regular(path) as file:
@@ -104,15 +92,7 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
 
 
 def read_pixels(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """Like ``read_image``, but with Pillow only, without torch: uint8 [H, W, 3].
-
-    Args:
-        path: The image file.
-        max_pixels: Refuse images with more pixels, before anything is decoded.
-
-    Raises:
-        DataError: If the file is missing, not an image, damaged or too large.
-    """
+    """Like :func:`read_image`, but with Pillow only, without torch: uint8 [H, W, 3]."""
     with _naming(path), open_regular(path) as file, _open(file, path, max_pixels) as image:
         return rgb(image)
 

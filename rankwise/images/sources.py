@@ -24,11 +24,7 @@ _INSTALL = "it needs OpenCV, install it with: pip install opencv-python-headless
 
 @dataclass(frozen=True)
 class Camera:
-    """A camera of this machine.
-
-    Attributes:
-        number: The index of the camera, from 0.
-    """
+    """A camera of this machine, numbered from 0."""
 
     number: int = 0
 
@@ -57,10 +53,8 @@ class Frame:
 
 
 def find_images(words: Sequence[str]) -> list[Path]:
-    """The image files of files, folders and globs, each once, in order.
-
-    Args:
-        words: Image files, folders (searched recursively) and patterns such as ``photos/*.jpg``.
+    """The image files of files, folders (searched recursively) and patterns such as ``photos/*.jpg``, each once, in
+    order.
 
     Raises:
         DataError: If nothing is found.
@@ -69,14 +63,7 @@ def find_images(words: Sequence[str]) -> list[Path]:
 
 
 def find_inputs(words: Sequence[str]) -> list[Path | Camera]:
-    """Like :func:`find_images`, with videos, and ``webcam`` or the number of a camera.
-
-    Args:
-        words: Paths, patterns, ``webcam``, ``webcam1`` or ``0``.
-
-    Raises:
-        DataError: If nothing is found.
-    """
+    """Like :func:`find_images`, with videos, and ``webcam``, ``webcam1`` or ``0`` for cameras."""
     found: dict[Path | Camera, None] = {}
     for word in words:
         camera = re.fullmatch(r"(?:webcam:?)?(\d*)", word)
@@ -139,12 +126,7 @@ def count_frames(source: Path | Camera) -> int | None:
 
 
 class VideoWriter:
-    """Writes frames to an MP4 file, which gets its final name when it is closed.
-
-    Args:
-        path: The file.
-        rate: Frames per second.
-    """
+    """Writes frames to an MP4 file, which gets its final name when it is closed."""
 
     def __init__(self, path: Path, rate: float) -> None:
         self.path = path
@@ -171,11 +153,7 @@ class VideoWriter:
 
 
 def opencv(source: object) -> Any:
-    """Imports OpenCV, or raises an error that says how to install it.
-
-    Args:
-        source: What needs it.
-    """
+    """Imports OpenCV, which ``source`` needs, or raises an error that says how to install it."""
     try:
         import cv2
     except ImportError as error:

@@ -48,12 +48,9 @@ def stack_images(images: Sequence[Tensor], settings: InputSettings) -> Tensor:
 
 
 def pad_images(images: Sequence[Tensor], divisor: int, colour: tuple[int, int, int]) -> Tensor:
-    """Stacks images of different sizes into a batch, uint8 [B, 3, H, W], padded at the right and bottom.
+    """Stacks images [3, H, W] into a batch, uint8 [B, 3, H, W], padded with a color at the right and bottom.
 
-    Args:
-        images: uint8 [3, H, W] each.
-        divisor: Height and width of the batch are multiples of this.
-        colour: The padding color: red, green and blue in bytes.
+    Height and width of the batch are multiples of the divisor.
     """
     sizes = sizes_of(images)
     size = padded_size(sizes, divisor)
@@ -75,16 +72,7 @@ def sizes_of(images: Sequence[Tensor]) -> list[tuple[int, int]]:
 
 
 def as_image(image: Any) -> Tensor:
-    """Converts an image of any usual type to uint8 [3, H, W].
-
-    Args:
-        image: The path of a file, a PIL image, an array [H, W, 3] or [H, W] of bytes, or a tensor [3, H, W] of bytes or
-            of floats from 0 to 1.
-
-    Raises:
-        ModelError: If it is none of these.
-        DataError: If the file cannot be read.
-    """
+    """An image of any usual kind, as for :func:`rankwise.images.arrays.as_pixels`, as a tensor, uint8 [3, H, W]."""
     if isinstance(image, str | os.PathLike):
         return read_image(image)
     if not isinstance(image, Tensor):

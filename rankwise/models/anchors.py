@@ -42,13 +42,9 @@ def cell_anchors(settings: AnchorSettings, level: int = 0, stride: float = 1.0) 
 
 
 class Anchors:
-    """Creates the anchors for feature maps of given sizes, with a cache.
+    """Creates the anchors for feature maps of given sizes, finest first, with a cache.
 
     The center of location (i, j) of a level is ((j + offset) · stride, (i + offset) · stride).
-
-    Args:
-        settings: The anchor settings.
-        strides: The stride of every level, finest first.
     """
 
     # Multi-scale training uses a few dozen sizes; beyond that, the oldest entry is dropped.

@@ -138,12 +138,8 @@ def _create(settings: BackboneSettings, **more: Any) -> Any:
 def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None:
     """Loads backbone weights from a file, with the layout of timm's ``features_only`` or of the classification model.
 
-    From the file of a trained detector, only the backbone is used.
-
-    Args:
-        net: The timm network.
-        path: A .safetensors file, or a .pth/.pt/.bin file of torch, from which only tensors are loaded.
-        settings: The settings of the network.
+    From the file of a trained detector, only the backbone is used. From a .pth, .pt or .bin file of torch, only tensors
+    are loaded.
 
     Raises:
         ModelError: If the file cannot be read or does not match; the message names missing and unexpected weights.

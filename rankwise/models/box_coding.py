@@ -32,11 +32,8 @@ class BoxCoder(ABC):
 
 
 class DeltaCoder(BoxCoder):
-    """Offset of the center in anchor sizes, and logarithm of the relative size; code 0 is the anchor.
-
-    Args:
-        std: Divisor of the four codes (x, y, width, height).
-    """
+    """Offset of the center in anchor sizes, and logarithm of the relative size, each divided by ``std``; code 0 is the
+    anchor."""
 
     #: Maximum size of a box relative to its anchor, so that the exponential does not overflow early in training.
     LARGEST = 1000 / 16
@@ -89,11 +86,7 @@ class ReluDistanceCoder(DistanceCoder):
 
 
 class IntegralCoder(BoxCoder):
-    """Each distance is the mean of a distribution over 0 to ``bins`` strides, given by the logits of its bins.
-
-    Args:
-        bins: The maximum distance in strides.
-    """
+    """Each distance is the mean of a distribution over 0 to ``bins`` strides, given by the logits of its bins."""
 
     def __init__(self, bins: int) -> None:
         self.bins = bins

@@ -156,11 +156,7 @@ class Selection:
         return float(min(default, limits.min()))
 
     def __call__(self, detections: Any) -> dict[str, Any]:
-        """The reported detections of an image, best first.
-
-        Args:
-            detections: ``boxes``, raw ``scores`` and ``labels``, arrays or tensors.
-        """
+        """The reported detections of an image, best first, from boxes, raw scores and labels as arrays or tensors."""
         scores = raw = _array(detections["scores"]).astype(np.float64)
         labels = _array(detections["labels"]).astype(np.int64)
         if self.score_map is not None:
@@ -179,10 +175,7 @@ class Selection:
 def rescored(detections: Any, score_map: ScoreMap, as_scores: Callable[[NDArray[np.float64]], Any]) -> dict[str, Any]:
     """The detections of an image with calibrated scores in full precision, best first.
 
-    Args:
-        detections: ``boxes``, raw ``scores`` and ``labels``, arrays or tensors.
-        score_map: The calibration.
-        as_scores: Converts the scores to an array or tensor.
+    ``as_scores`` converts the scores to an array or tensor.
     """
     scores = score_map(_array(detections["scores"]), _array(detections["labels"]))
     order = np.argsort(-scores, kind="stable")

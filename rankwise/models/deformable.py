@@ -16,9 +16,6 @@ class DeformableConv2d(nn.Module):
 
     It uses the weight and bias of the convolution it replaces and initially gives the same output: the offsets start at
     0 and the modulation (2 · sigmoid) at 1, so pretrained weights remain valid.
-
-    Args:
-        convolution: The plain convolution it replaces.
     """
 
     def __init__(self, convolution: nn.Conv2d) -> None:
@@ -53,15 +50,8 @@ class DeformableConv2d(nn.Module):
 
 
 def make_deformable(backbone: nn.Module, stages: Sequence[int]) -> None:
-    """Replaces the 3x3 convolutions in some stages of a timm ResNet, ResNeXt or Res2Net.
-
-    Args:
-        backbone: The network, modified in place.
-        stages: 2 to 5; stage s has stride 2**s.
-
-    Raises:
-        ModelError: If the backbone has no such stages.
-    """
+    """Replaces the 3x3 convolutions in some stages, 2 to 5, of a timm ResNet, ResNeXt or Res2Net; stage s has stride
+    2**s."""
     for stage in stages:
         name = f"layer{stage - 1}"
         layers = getattr(backbone, name, None)

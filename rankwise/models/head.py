@@ -14,13 +14,7 @@ from rankwise.models.settings import HeadSettings
 
 
 class Tower(nn.Module):
-    """Stacked 3x3 convolutions with normalization and ReLU.
-
-    Args:
-        settings: Channels, depth and normalization.
-        in_channels: Channels of the levels.
-        levels: Number of levels; batch norm keeps separate statistics per level.
-    """
+    """Stacked 3x3 convolutions with normalization and ReLU; batch norm keeps separate statistics per level."""
 
     def __init__(self, settings: HeadSettings, in_channels: int, levels: int) -> None:
         super().__init__()

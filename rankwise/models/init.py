@@ -15,14 +15,8 @@ _TORCHVISION = "torchvision:"
 
 
 def read_detector(spec: str) -> weights.Content:
-    """Reads the weights, settings and classes of a trained detector.
-
-    Args:
-        spec: Folder of a run, a .safetensors file, or ``torchvision:NAME`` or ``torchvision:NAME=FILE``.
-
-    Raises:
-        ModelError: If there is no detector.
-    """
+    """The weights, settings and classes of a run folder, a .safetensors file, ``torchvision:NAME`` or
+    ``torchvision:NAME=FILE``."""
     if spec.startswith(_TORCHVISION):
         from rankwise.models.torchvision_weights import read_torchvision
 
@@ -34,13 +28,7 @@ def read_detector(spec: str) -> weights.Content:
 def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
     """Copies the weights of a trained detector; returns a description of what happened to the classes.
 
-    Args:
-        detector: A new detector; weights that are not in ``content`` do not change.
-        content: The result of :func:`read_detector`.
-        spec: The source, for messages.
-
-    Raises:
-        ModelError: If the architectures differ.
+    Weights that are not in ``content`` do not change. ``spec`` is its source, for messages.
     """
     own = detector.state_dict()
     rest = {name: tensor for name, tensor in content.tensors.items() if name not in _CLASS_LAYER}
@@ -76,12 +64,8 @@ def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
 
 
 def initialize(detector: Detector, init: str) -> str:
-    """Initializes a new detector and returns a description of the source of its weights.
-
-    Args:
-        detector: The detector; its backbone may have weights already.
-        init: A trained detector as for :func:`read_detector`, or empty.
-    """
+    """Initializes a new detector from ``init``, as for :func:`read_detector` or empty; returns the source of its
+    weights in words."""
     if init:
         return f"{init}; {start_from(detector, read_detector(init), init)}"
     source = detector.backbone.source

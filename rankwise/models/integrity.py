@@ -28,12 +28,7 @@ _MODULES = 20
 
 
 def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """The SHA-256 of all tensors and all metadata except the checksum itself.
-
-    Args:
-        tensors: Tensors on the CPU, by name.
-        metadata: Texts by name.
-    """
+    """The SHA-256 of all tensors, which are on the CPU, and all metadata except the checksum itself."""
     digest = hashlib.sha256()
     for name in sorted(set(metadata) - {KEY}):
         digest.update(repr((name, metadata[name])).encode())
@@ -46,17 +41,8 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def check(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], promised: bool, path: Path) -> None:
-    """Refuses a file whose checksum does not match.
-
-    Args:
-        tensors: Its tensors.
-        metadata: Its metadata.
-        promised: Whether the file should have a checksum; files of earlier versions have none.
-        path: The file.
-
-    Raises:
-        ModelError: If it is damaged.
-    """
+    """Refuses a file whose checksum does not match, or is missing although ``promised``: files of earlier versions have
+    none."""
     if (promised or KEY in metadata) and metadata.get(KEY) != checksum(tensors, metadata):
         raise ModelError(
             f"{shown(path)}: damaged: its checksum does not match its content. Use an intact copy, or train again"

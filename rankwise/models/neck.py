@@ -13,13 +13,7 @@ from rankwise.models.settings import NeckSettings
 
 
 class FeaturePyramid(nn.Module):
-    """The feature pyramid: all levels have the same number of channels and include coarser features.
-
-    Args:
-        settings: The pyramid settings.
-        in_channels: Channels of the backbone features, finest first.
-        in_strides: Their strides.
-    """
+    """The feature pyramid: all levels have the same number of channels and include coarser features."""
 
     def __init__(self, settings: NeckSettings, in_channels: Sequence[int], in_strides: Sequence[int]) -> None:
         super().__init__()

@@ -18,14 +18,7 @@ _PAIRS_AT_ONCE = 2**21
 
 
 def grouped_nms(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) -> Tensor:
-    """Indices of the boxes kept by NMS within each group, in no particular order.
-
-    Args:
-        boxes: xyxy, [N, 4].
-        scores: [N].
-        group: Boxes only suppress boxes of the same group, int64 [N].
-        threshold: The IoU threshold.
-    """
+    """Indices of the boxes [N, 4] kept by NMS within each group, int64 [N], in no particular order."""
     if not len(boxes):
         return group.new_empty(0)
     # Groups are shifted apart by more than the size of any box. In float64, because in float32 the shift of the
@@ -52,17 +45,8 @@ def grouped_nms(boxes: Tensor, scores: Tensor, group: Tensor, threshold: float) 
 def vote(boxes: Tensor, scores: Tensor, group: Tensor, kept: Tensor, sigma: float) -> Tensor:
     """Score voting: refines each kept box with the overlapping boxes of its group (https://arxiv.org/abs/2007.08103).
 
-    Each becomes their weighted mean, with the weights score · exp(-(1 - IoU)² / sigma).
-
-    Args:
-        boxes: All boxes, kept or not, xyxy, [N, 4].
-        scores: [N].
-        group: int64 [N].
-        kept: Indices of the kept boxes, [K].
-        sigma: Decay of the weights.
-
-    Returns:
-        The new boxes, [K, 4].
+    Each becomes their weighted mean, with the weights score · exp(-(1 - IoU)² / sigma). ``boxes`` [N, 4], ``scores``
+    and ``group`` are those of all boxes; ``kept`` [K] are indices. Returns [K, 4].
     """
     if not len(kept):
         return boxes[kept]

@@ -13,14 +13,8 @@ def vote(
 ) -> Tensor:
     """See :func:`rankwise.models.nms.vote`.
 
-    Args:
-        boxes: All boxes, [N, 4].
-        scores: [N].
-        order: Indices of the boxes sorted by group, [N].
-        kept: Indices of the kept boxes, [K].
-        first: Start of the group of each kept box in ``order``, [K].
-        counts: Number of boxes in the group, [K].
-        sigma: Decay of the weights.
+    ``order`` [N] sorts the boxes by group; the group of a kept box begins at ``first`` [K] there and has ``counts`` [K]
+    boxes.
     """
     boxes, scores = boxes.float().contiguous(), scores.float().contiguous()
     result = torch.empty(len(kept), 4, device=boxes.device)

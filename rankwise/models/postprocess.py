@@ -39,11 +39,7 @@ def postprocess(
 ) -> list[Detections]:
     """Detections of each image, best first, in pixels of the original images.
 
-    Args:
-        predictions: The output of the detector.
-        sizes: (height, width) of each input image, without padding.
-        original_sizes: (height, width) of each image before resizing.
-        settings: The post-processing settings.
+    ``sizes`` are (height, width) of each input image without padding, ``original_sizes`` before resizing.
     """
     candidates = find_candidates(predictions, sizes, original_sizes, settings)
     return detections(candidates, len(predictions.logits), settings)
@@ -54,12 +50,6 @@ def find_candidates(
     predictions: Predictions, sizes: Sizes, original_sizes: Sizes, settings: PostprocessSettings
 ) -> Candidates:
     """The best samples of each level above the score threshold, with boxes clipped and mapped to the original images.
-
-    Args:
-        predictions: The output of the detector.
-        sizes: (height, width) of each input image, without padding.
-        original_sizes: (height, width) of each image before resizing.
-        settings: The post-processing settings.
 
     Raises:
         ModelError: If logits or boxes are not finite.
@@ -99,11 +89,7 @@ def find_candidates(
 
 
 def joined(passes: Sequence[Candidates]) -> Candidates:
-    """Joins the candidates of several passes over the same images.
-
-    Args:
-        passes: At least one.
-    """
+    """Joins the candidates of one or several passes over the same images."""
     if len(passes) == 1:
         return passes[0]
     return Candidates(**{name: torch.cat([getattr(one, name) for one in passes]) for name in vars(passes[0])})
@@ -111,13 +97,7 @@ def joined(passes: Sequence[Candidates]) -> Candidates:
 
 @torch.no_grad()
 def detections(candidates: Candidates, images: int, settings: PostprocessSettings) -> list[Detections]:
-    """Applies NMS and returns the detections of each image, best first.
-
-    Args:
-        candidates: The candidates of all images.
-        images: Number of images.
-        settings: The post-processing settings.
-    """
+    """Applies NMS to the candidates of a number of images and returns the detections of each, best first."""
     boxes, scores, labels, image = candidates.boxes, candidates.scores, candidates.labels, candidates.image
     group = labels * images + image if settings.per_class else image
     kept = grouped_nms(boxes, scores, group, settings.nms_threshold)

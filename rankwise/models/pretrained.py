@@ -54,11 +54,9 @@ def locate(name: str) -> Weights:
 
 
 def is_reachable(address: str, seconds: float = PATIENCE) -> bool:
-    """Whether a server answers at all, through the proxy of the environment.
+    """Whether a server answers in time, through the proxy of the environment.
 
-    Args:
-        address: The URL.
-        seconds: Time limit. The request runs in a thread, because a DNS lookup may exceed any timeout.
+    The request runs in a thread, because a DNS lookup may exceed any timeout.
     """
     answered = threading.Event()
 

@@ -159,12 +159,10 @@ class ScoreMap:
 def as_segments(
     curves: Sequence[tuple[Sequence[float], Sequence[float], float]],
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Curves as tables: the start of each segment after the first [C, K], and x, y and slope of each [C, K + 1].
+    """Curves, each as knots x, knots y and the outer slope, as tables: the start of each segment after the first [C,
+    K], and x, y and slope of each [C, K + 1].
 
     The index of the segment of a point is the number of starts below it. Shorter curves are padded with infinity.
-
-    Args:
-        curves: Knots x, knots y and the outer slope of each.
     """
     most = max(len(x) for x, _, _ in curves)
     starts = np.full((len(curves), most), np.inf)
@@ -204,12 +202,7 @@ def expit(logits: Floats) -> Floats:
 
 
 def checked(scores: ArrayLike, labels: ArrayLike, classes: int | None) -> tuple[Floats, NDArray[np.int64]]:
-    """Validates scores and labels and converts them to float64 and int64.
-
-    Args:
-        scores: From 0 to 1.
-        labels: Class indices of the same shape.
-        classes: The number of classes, if known.
+    """Scores from 0 to 1 and class indices of the same shape, as float64 and int64.
 
     Raises:
         ValueError: If they are invalid.

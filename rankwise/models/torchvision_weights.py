@@ -60,11 +60,7 @@ SETTINGS = {
 def read_torchvision(spec: str) -> Content:
     """Loads a torchvision detector, with its COCO weights (downloaded by torchvision) or with weights from a file.
 
-    Args:
-        spec: Such as ``retinanet_resnet50_fpn_v2``, or ``retinanet_resnet50_fpn_v2=FILE.pth``.
-
-    Raises:
-        ModelError: If there is no such detector, or its weights are not available.
+    ``spec`` is such as ``retinanet_resnet50_fpn_v2``, or ``retinanet_resnet50_fpn_v2=FILE.pth``.
     """
     from torchvision.models import get_model_weights
 
@@ -85,15 +81,11 @@ def read_torchvision(spec: str) -> Content:
 
 
 def convert(name: str, tensors: Mapping[str, Tensor], classes: list[str]) -> Content:
-    """Renames the weights of a torchvision detector to those of a :class:`Detector`.
+    """Renames the weights of a torchvision detector to those of a :class:`Detector`; ``classes`` has the background
+    first.
 
     Logits and boxes equal those of torchvision if each side of the padded image is a multiple of 128. At other sizes,
     torchvision rounds the stride of the coarsest levels down.
-
-    Args:
-        name: torchvision's name of the detector.
-        tensors: Its ``state_dict``.
-        classes: Names of its labels, background first.
     """
     settings = SETTINGS[name]
     own = {_renamed(key): tensor for key, tensor in tensors.items() if not key.startswith(_DROPPED)}

@@ -16,24 +16,14 @@ from rankwise.types import Detections, Predictions, to_device
 
 @dataclass(frozen=True)
 class View:
-    """One view of an image.
-
-    Attributes:
-        input: The input settings.
-        flip: Whether the image is flipped.
-    """
+    """One view of an image: its input settings, and whether it is flipped."""
 
     input: InputSettings
     flip: bool = False
 
 
 def tta_views(settings: InputSettings, test: TestSettings) -> list[View]:
-    """The views of the settings, at least one; by default only the unchanged image.
-
-    Args:
-        settings: The input settings of the detector.
-        test: Sizes and flips.
-    """
+    """The views of the settings, at least one; by default only the unchanged image."""
     sizes = [settings.resized(short, test.max_side) for short in test.short_sides] or [settings]
     return [View(size, flip) for size in sizes for flip in ((False, True) if test.flip else (False,))]
 
@@ -48,14 +38,8 @@ def detect_with_tta(
 ) -> list[Detections]:
     """The detections of each image, best first, in its original pixels, from all views together.
 
-    Only the candidates of each view are kept, so more views take more time but hardly more memory.
-
-    Args:
-        forward: The detector, in evaluation mode.
-        images: uint8 [3, H, W] each, at their original size; they are resized on their device.
-        views: Sizes and flips to detect in.
-        settings: The post-processing settings; the score threshold and ``topk`` apply to each view.
-        device: The device of the detector, if the images are on another one.
+    Images are uint8 [3, H, W] at their original size, resized on their device. The score threshold and ``topk`` apply
+    to each view. Only the candidates of each view are kept, so more views take more time but hardly more memory.
     """
     found = []
     originals = sizes_of(images)

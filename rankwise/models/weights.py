@@ -53,16 +53,7 @@ def write(
     extra: Mapping[str, Any],
     confidence: Confidence | None = None,
 ) -> None:
-    """Writes a weights file atomically.
-
-    Args:
-        path: The output file.
-        tensors: The ``state_dict`` of the detector.
-        settings: The settings of the detector.
-        classes: The class names.
-        extra: Other plain values.
-        confidence: Calibration and thresholds, if known.
-    """
+    """Writes a weights file atomically; ``extra`` are other plain values."""
     values: dict[str, Any] = {"settings": settings.to_dict(), "classes": list(classes), "extra": dict(extra)}
     if confidence is not None:
         values["confidence"] = confidence.to_dict()
@@ -91,22 +82,14 @@ def find(run: Path) -> Path:
 
 
 def unevaluated(run: Path) -> str | None:
-    """The message about a run whose detector comes from its checkpoint, or None.
-
-    Args:
-        run: The folder or file.
-    """
+    """The message about a run whose detector comes from its checkpoint, or None."""
     if run.is_file() or find(run).name != _LAST:
         return None
     return f"{run} was stopped before its first evaluation, or {_BEST} was deleted: using the detector of its {_LAST}"
 
 
 def read(path: Path) -> Content:
-    """Reads a weights file.
-
-    Raises:
-        ModelError: If it is damaged or not a detector.
-    """
+    """Reads a weights file; raises a ModelError if it is damaged or not a detector."""
     if path.suffix == ".ckpt":
         return _read_checkpoint(path)
     try:
@@ -156,13 +139,7 @@ def _read_checkpoint(path: Path) -> Content:
 
 
 def fill(detector: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Loads the weights into a detector created from the settings of the same file.
-
-    Args:
-        detector: The detector.
-        tensors: The weights by name.
-        path: The file, for error messages.
-    """
+    """Loads the weights into a detector created from the settings of the same file, ``path``."""
     try:
         detector.load_state_dict(dict(tensors))
     except RuntimeError as error:
@@ -183,11 +160,8 @@ def store_confidence(path: Path, confidence: Confidence) -> None:
 def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | None:
     """The raw score threshold of each class in a run of an earlier version; None if there is none.
 
-    Thresholds of calibrated scores are in the weights file, with their calibration.
-
-    Args:
-        folder: The run.
-        classes: The class names; a class that was not measured gets the threshold of all classes together.
+    Thresholds of calibrated scores are in the weights file, with their calibration. A class that was not measured gets
+    the threshold of all classes together.
     """
     path = folder / "eval.json"
     if not path.is_file():

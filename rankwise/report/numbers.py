@@ -39,12 +39,7 @@ def rounded_score(score: float) -> float:
 
 
 def flat_recipe(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A recipe as a flat dict with keys such as ``model.head.depth``; classes become their names, lists stay lists.
-
-    Args:
-        recipe: The contents of ``recipe.yaml``.
-        prefix: Prefix of each key.
-    """
+    """A recipe as a flat dict with keys such as ``model.head.depth``; classes become their names, lists stay lists."""
     flat: dict[str, Any] = {}
     for key, value in recipe.items():
         if key == "class_path":
@@ -57,12 +52,9 @@ def flat_recipe(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def training_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Every logged number by step: ``{"x": steps, "y": values}`` by name.
+    """Every logged number in the lines of ``metrics.jsonl`` by step: ``{"x": steps, "y": values}`` by name.
 
     If a step occurs twice, as in a resumed run, the later line is used.
-
-    Args:
-        metrics: The lines of ``metrics.jsonl``.
     """
     found: dict[str, dict[float, float]] = {}
     for row in metrics:

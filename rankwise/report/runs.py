@@ -70,14 +70,8 @@ class RunData:
 
 
 def read_run(run: Path, name: str, data: str | None = None, device: str = "auto", split: str | None = None) -> RunData:
-    """Reads a run and its results. A run without results is evaluated first.
-
-    Args:
-        run: The run folder.
-        name: Its name in the report.
-        data: The dataset, if it has moved, or another dataset.
-        device: The device for evaluating a run without results.
-        split: Another split; the validation split of the run by default.
+    """Reads a run and its results for a report, in which it is called ``name``. A run without results is evaluated
+    first.
 
     Raises:
         ReportError: If this is not a run, or it has nothing to report yet.

@@ -40,25 +40,15 @@ def image_errors(run: RunData) -> NDArray[np.int64]:
 
 
 def choose_images(runs: Sequence[RunData], limit: int) -> list[int]:
-    """Indices of the images with the most errors over all runs, in descending order.
-
-    Args:
-        runs: Runs on the same dataset.
-        limit: Maximum number of images.
-    """
+    """Indices of the images with the most errors over all runs on the same dataset, in descending order."""
     total = np.sum([image_errors(run) for run in runs], axis=0)
     return np.argsort(-total, kind="stable")[:limit].tolist()
 
 
 def picture_rows(dataset: DetectionDataset, indices: Sequence[int], budget: int = BUDGET) -> list[dict[str, Any]]:
-    """Images as data URIs with their objects, until the budget is used up.
+    """Images as data URIs with their objects, the first ones first, until the budget of bytes is used up.
 
     An unreadable image is replaced by the error; its boxes are still listed.
-
-    Args:
-        dataset: The dataset.
-        indices: Indices of the images, the most important first.
-        budget: Maximum number of bytes of all images together.
     """
     rows: list[dict[str, Any]] = []
     for index in indices:

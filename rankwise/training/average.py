@@ -33,11 +33,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Moves the average towards the weights.
-
-        Args:
-            step: Number of steps before this one.
-        """
+        """Moves the average towards the weights; ``step`` is the number of steps before this one."""
         decay = min(self.decay, 1 - max(1, step) ** (-2 / 3))
         averages, values = map(list, zip(*self._floats, strict=True))
         torch._foreach_lerp_(averages, values, 1 - decay)

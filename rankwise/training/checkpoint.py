@@ -31,9 +31,6 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Saves tensors and plain data; an interrupted write does not affect the previous checkpoint.
 
     The old checkpoint is kept as ``previous.ckpt``.
-
-    Raises:
-        WriteError: If it cannot be written.
     """
 
     def write(part: Path) -> None:

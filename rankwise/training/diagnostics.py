@@ -122,10 +122,7 @@ def _go_back(folder: Path) -> str:
 def with_advice(error: Exception, folder: Path, rank: int) -> Exception:
     """Turns a common error into one that says what to do; other errors are returned unchanged.
 
-    Args:
-        error: The error.
-        folder: The run folder.
-        rank: The rank of this process; errors noticed by all are reported by the first.
+    Errors that all processes notice are reported by rank 0.
     """
     text = str(error)
     again = f"rankwise train --resume {folder}"

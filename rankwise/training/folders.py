@@ -71,16 +71,8 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
 
 
 def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> None:
-    """Refuses arguments that a resumed run would ignore.
-
-    Args:
-        run: The run folder.
-        recipe: The recipe, if the user named one.
-        words: The normalized flags.
-
-    Raises:
-        SettingsError: If there are such arguments, or the folder is not a run.
-    """
+    """Refuses arguments that a resumed run would ignore: a recipe that the user named, and some of the normalized
+    flags."""
     flags = {word.partition("=")[0] for word in words}
     for given, todo in (
         (recipe, "a resumed run uses its own recipe; start a new run for another one"),
@@ -95,15 +87,9 @@ def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> Non
 
 
 def changes(run: Path, recipe: str, done: bool) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ between the recipe of a run and a new one: flag, old and new value.
+    """The settings that differ between the recipe of a run and a new one, as YAML: flag, old and new value.
 
-    Args:
-        run: The run folder.
-        recipe: The new recipe, as YAML.
-        done: Whether no steps are left.
-
-    Raises:
-        SettingsError: If no steps are left for a changed setting to have an effect on.
+    A changed setting that would have no effect, because no steps are left, is a SettingsError.
     """
     path = run / "recipe.yaml"
     before = flat(read_recipe(path)) if path.is_file() else {}

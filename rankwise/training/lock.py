@@ -22,15 +22,10 @@ NAME = ".lock"
 
 @contextmanager
 def lock_run(folder: Path) -> Iterator[None]:
-    """Context manager that locks the run folder, in rank 0 for all processes. A second holder is refused.
+    """Context manager that locks the run folder, in rank 0 for all processes, and creates it if it does not exist.
 
-    The system releases the lock of a process that dies in any way, and the next process takes it over.
-
-    Args:
-        folder: The run folder, created if it does not exist.
-
-    Raises:
-        SettingsError: If another process holds the lock; the message names it.
+    A second holder is refused; the message names the first. The system releases the lock of a process that dies in any
+    way, and the next process takes it over.
     """
     handle, made = -1, not folder.exists()
     with all_raise():

@@ -78,17 +78,7 @@ def train(recipe: Recipe, folder: Path | None, resume: bool = False, checkpoint:
 
 
 class Run:
-    """A training run.
-
-    Args:
-        recipe: The recipe.
-        folder: The run folder.
-        fabric: Devices, precision and processes.
-        train_set: The training images.
-        val_set: The validation images.
-        resume: Whether to resume from the folder.
-        checkpoint: Name of the checkpoint in the folder.
-    """
+    """A training run in a folder, from a recipe and its datasets, new or resumed from a checkpoint."""
 
     def __init__(
         self,
@@ -295,12 +285,8 @@ class Run:
         return Decision(*all_reduce_any(stop.raised, batch is None, bad, faults, due))
 
     def skip(self, symptoms: Symptoms, normal: bool = False) -> None:
-        """Skips a step, reports why, and stops the run after too many consecutive ones.
-
-        Args:
-            symptoms: The symptoms in this process.
-            normal: Whether this also happens occasionally in a healthy run.
-        """
+        """Skips a step, reports why, and stops the run after too many consecutive ones, unless that is ``normal`` now
+        and then."""
         at = self.progress
         self.undo()
         at.skipped, at.bad_in_a_row = at.skipped + 1, at.bad_in_a_row + (not normal)

@@ -145,13 +145,7 @@ class Clock:
         return (plan.steps - step) * self.step_seconds + evaluations * self.evaluation_seconds
 
     def fit(self, plan: Plan, step: int, minutes: float) -> None:
-        """Sets the length and evaluations of a plan so that the run uses the time budget.
-
-        Args:
-            plan: The plan, modified in place.
-            step: Steps taken so far.
-            minutes: The budget for the whole run.
-        """
+        """Sets the length and evaluations of a plan, in place, so that the whole run takes this many minutes."""
         seconds = self.step_seconds
         if seconds is None:
             return
@@ -169,12 +163,7 @@ def fit_to_budget(
 ) -> None:
     """With a time budget, adjusts the length of the run from time to time to the measured durations.
 
-    Args:
-        plan: The plan, modified in the same way in all processes.
-        clock: The measured durations.
-        at: The progress of the run.
-        minutes: The budget; 0 is none.
-        broadcast: Broadcasts a value of rank 0 to all processes.
+    The plan is modified in the same way in all processes: ``broadcast`` sends a value of rank 0 to all.
     """
     # More often at first: after 5, 10, 20, 40, … steps, and after each evaluation.
     if minutes and (at.step in RETHINK or (at.evaluated and at.step == at.evaluated + 1)):

@@ -10,14 +10,10 @@ from rankwise.types import Batch
 
 
 class Prefetcher:
-    """Iterates over batches on a device; `look_ahead` starts the copy of the next one on a separate stream.
+    """Iterates over batches on a device; `look_ahead` starts the copy of the next one, from pinned memory, on a
+    separate stream.
 
     Errors are returned instead of a batch, so that all processes learn about them in the same step.
-
-    Args:
-        batches: Batches on the host, in pinned memory if the device is a GPU.
-        device: The target device.
-        channels_last: Whether to convert images to this memory format.
     """
 
     def __init__(self, batches: Iterator[Batch], device: torch.device, channels_last: bool = False) -> None:

@@ -31,17 +31,11 @@ GRACE = 10.0
 
 
 def rendezvous(fabric: Fabric) -> None:
-    """Connects the processes started by a launcher such as torchrun and names missing ones.
+    """Connects the processes started by a launcher such as torchrun and names missing ones. Call it before launching.
 
     Each restart uses its own store prefix: torchrun's agent keeps the store with the addresses of the first attempt,
-    and a restarted process might otherwise contact a dead one. On several machines the restart counts differ and
-    cannot be a prefix. There, the agents must be told not to share the store; see the documentation.
-
-    Args:
-        fabric: Fabric, before launching.
-
-    Raises:
-        RendezvousError: If a process does not connect.
+    and a restarted process might otherwise contact a dead one. On several machines the restart counts differ and cannot
+    be a prefix. There, the agents must be told not to share the store; see the documentation.
     """
     environment = fabric.strategy.cluster_environment  # type: ignore[attr-defined]
     rank, world = environment.global_rank(), environment.world_size()
@@ -115,13 +109,10 @@ class _Launcher(subprocess_script._SubprocessScriptLauncher):
 
 
 def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = GRACE) -> None:
-    """Ends this process and the others once a child has died, and reports which one.
+    """Ends this process and the others once a child, of rank 1 and above, has died, and reports which one.
 
-    Args:
-        children: The processes with rank 1 and above.
-        every: Seconds between checks.
-        grace: Seconds for this process to end by itself: in the middle of a step it notices, and its error has more
-            details.
+    ``grace`` are seconds for this process to end by itself: in the middle of a step it notices, and its error has more
+    details.
     """
 
     def look() -> None:

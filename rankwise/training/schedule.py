@@ -15,10 +15,7 @@ from rankwise.training.muon import Muon
 def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool = False) -> torch.optim.Optimizer:
     """Creates the optimizer over all trainable weights; norms and biases have no weight decay.
 
-    Args:
-        model: The model.
-        settings: The optimizer settings.
-        scaled: Whether gradients are scaled, as in 16-bit training.
+    ``scaled`` says whether gradients are scaled, as in 16-bit training.
     """
     groups: dict[tuple[bool, bool, bool], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():

@@ -40,8 +40,7 @@ class StopFlag:
 def stop_signals(children: Sequence[Popen[bytes]] = ()) -> Iterator[StopFlag]:
     """Turns stop signals into a flag, so that the step can finish and be saved. A second Ctrl-C exits at once.
 
-    Args:
-        children: Processes to forward the signal to.
+    The signal is forwarded to the children.
     """
     flag, owner = StopFlag(), os.getpid()
 

@@ -63,14 +63,7 @@ def whole_batch_backward(
     and their gradients with respect to the predictions are then computed for the whole batch. Finally, each part runs
     forward again and backpropagates its share.
 
-    Args:
-        fabric: Precision and processes.
-        model: The detector in :class:`PlainForward`, set up by Fabric.
-        criterion: The losses.
-        batch: Images and targets of this process.
-        parts: Number of parts.
-        watch: Records the time of each stage of the step.
-        go_on: Called once after the forward pass; if it returns false, the step ends and None is returned.
+    ``go_on`` is called once after the forward pass; if it returns false, the step ends and None is returned.
     """
     if parts == 1 or len(batch.targets) == 1:
         with watch.part("forward"):
@@ -109,13 +102,8 @@ def finite(predictions: Predictions) -> Tensor:
 
 
 class Buffers:
-    """Saves the buffers of modules before a step, in case the step is skipped.
-
-    Running statistics never recover from a NaN.
-
-    Args:
-        *modules: The modules.
-    """
+    """Saves the buffers of modules before a step, in case the step is skipped: running statistics never recover from a
+    NaN."""
 
     def __init__(self, *modules: nn.Module) -> None:
         self.modules = modules

@@ -85,16 +85,8 @@ OF_POSITIVES = ("iou",)
 class Tracker:
     """Collects and shows the metrics of a run.
 
-    Only rank 0 writes and prints, with the values of all processes combined.
-
-    Args:
-        folder: The run folder.
-        fabric: The processes.
-        plan: The plan of the training.
-        clock: The clock of the training.
-        log_every: Steps between lines of the log.
-        step: Number of finished steps. Log lines of later steps, from before a kill, are dropped.
-        evaluated: The step of the last finished evaluation.
+    Only rank 0 writes and prints, with the values of all processes combined. ``step`` and ``evaluated`` are those of a
+    resumed run: log lines of later steps, from before a kill, are dropped.
     """
 
     def __init__(
