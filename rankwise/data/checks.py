@@ -215,16 +215,16 @@ def _compare_images(
     train, val = (matching_splits(role, source.splits) for role in ("train", "val"))
     if len(train) != 1 or len(val) != 1 or train[0] not in records or val[0] not in records:
         return
-    if shared := shared_images(records[train[0]], records[val[0]]):
-        what = f"{len(shared):,} of its {len(records[val[0]]):,} images are also training images, such as {shared[0]}"
-        report.faults.append(Fault("shared image", f"{val[0]} split", what, "keep each image in only one split"))
-        return
     known = dict(zip(content[train[0]], records[train[0]], strict=True))
     copies = [(known[key], one) for key, one in zip(content[val[0]], records[val[0]], strict=True) if key in known]
-    if copies:
+    if shared := shared_images(records[train[0]], records[val[0]]):
+        what = f"{len(shared):,} of its {len(records[val[0]]):,} images are also training images, such as {shared[0]}"
+    elif copies:
         names = f"{copies[0][1].name} of {copies[0][0].name}"
         what = f"{len(copies):,} of its {len(records[val[0]]):,} images are copies of training images, such as {names}"
-        report.faults.append(Fault("shared image", f"{val[0]} split", what, "keep each image in only one split"))
+    else:
+        return
+    report.faults.append(Fault("shared image", f"{val[0]} split", what, "keep each image in only one split"))
 
 
 def _describe(name: str, records: Sequence[ImageRecord], classes: Sequence[str]) -> SplitReport:

@@ -11,7 +11,6 @@ from PIL import Image
 from rankwise.data.coco_files import UNSEEN, annotation_files, other_files, split_name, test_folders
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.dataset import DetectionDataset
-from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
 from rankwise.files.names import shortened, shown
@@ -62,7 +61,7 @@ class CocoSource:
         file = self.folder.relative(path)
         content = _load(path, file)
         collector = AnnotationCollector(self.folder, "annotation", self.max_pixels)
-        names = _categories(content["categories"], file, collector.faults)
+        names = _categories(content["categories"], file, collector)
         notes = _without_group(content, names)
         classes, category_ids, labels = labels_of(names, file, collector.faults)
         images = self._images(content["images"], split, path, file, collector)
@@ -77,21 +76,15 @@ class CocoSource:
         images: dict[int, int | None] = {}
         for position, entry in enumerate(entries):
             image_id = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
+            todo = "give each image a unique integer"
             if image_id is None:
-                collector.add_fault(
-                    "bad entry",
-                    file,
-                    "has an id that is not an integer",
-                    "give each image a unique integer",
-                    f"entry {position} of images",
-                )
+                where = f"entry {position} of images"
+                collector.add_fault("bad entry", file, "has an id that is not an integer", todo, where)
                 continue
             name = entry.get("file_name")
             label = f"image {image_id} ({name})"
             if image_id in images:
-                collector.add_fault(
-                    "duplicate id", file, "has the same id as another image", "give each image a unique integer", label
-                )
+                collector.add_fault("duplicate id", file, "has the same id as another image", todo, label)
                 continue
             images[image_id] = None
             found = collector.find_image(name, base, file, label)
@@ -99,13 +92,9 @@ class CocoSource:
                 continue
             width, height = (_whole_number(entry.get(side, 0)) for side in ("width", "height"))
             if width is None or height is None or width < 0 or height < 0:
-                collector.add_fault(
-                    "bad entry",
-                    file,
-                    f"has the size {shortened(entry.get('width'))} × {shortened(entry.get('height'))}",
-                    "give width and height in pixels, or remove both",
-                    label,
-                )
+                what = f"has the size {shortened(entry.get('width'))} × {shortened(entry.get('height'))}"
+                todo = "give width and height in pixels, or remove both"
+                collector.add_fault("bad entry", file, what, todo, label)
                 continue
             images[image_id] = collector.add_image(image_id, found, width, height, file, label)
         return images
@@ -164,30 +153,18 @@ def _load(path: Path, file: str) -> dict[str, list[Any]]:
     return content
 
 
-def _categories(entries: list[Any], file: str, faults: list[Fault]) -> dict[int, str]:
+def _categories(entries: list[Any], file: str, collector: AnnotationCollector) -> dict[int, str]:
     """Category names by id."""
     names: dict[int, str] = {}
     for position, entry in enumerate(entries):
         number = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
         name = entry.get("name") if isinstance(entry, dict) else None
         if number is None or not isinstance(name, str) or not name:
-            faults.append(
-                Fault(
-                    "bad entry",
-                    file,
-                    f"entry {position} of categories has no name or no integer id",
-                    "give each category both",
-                )
-            )
+            what = f"entry {position} of categories has no name or no integer id"
+            collector.add_fault("bad entry", file, what, "give each category both")
         elif number in names:
-            faults.append(
-                Fault(
-                    "duplicate id",
-                    file,
-                    f"the categories {shortened(names[number])} and {shortened(name)} both have the id {number}",
-                    "give each category a unique integer",
-                )
-            )
+            what = f"the categories {shortened(names[number])} and {shortened(name)} both have the id {number}"
+            collector.add_fault("duplicate id", file, what, "give each category a unique integer")
         else:
             names[number] = name
     if not names:
@@ -201,9 +178,8 @@ def _annotations(
     seen: set[int] = set()
     for position, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            collector.add_fault(
-                "bad entry", file, f"entry {position} of annotations is not an object", "export the file again"
-            )
+            what = f"entry {position} of annotations is not an object"
+            collector.add_fault("bad entry", file, what, "export the file again")
             continue
         number = _whole_number(entry.get("id", -1 - position))
         image_id = _whole_number(entry.get("image_id"))
@@ -212,30 +188,21 @@ def _annotations(
         label = labels.get(category) if category is not None else None
         box = _corners(entry.get("bbox"))
         crowd = _flag(entry.get("iscrowd"))
+        kind, todo = "bad entry", "give each annotation a unique integer"
         if number is None:
-            fault = ("bad entry", "has an id that is not an integer", "give each annotation a unique integer")
+            what = "has an id that is not an integer"
         elif number in seen:
-            fault = ("duplicate id", "has the same id as another annotation", "give each annotation a unique integer")
+            kind, what = "duplicate id", "has the same id as another annotation"
         elif image_id not in images:
-            fault = (
-                "unknown image",
-                f"belongs to image {shortened(entry.get('image_id'))}, which the file does not list",
-                "add the image or remove the annotation",
-            )
+            what = f"belongs to image {shortened(entry.get('image_id'))}, which the file does not list"
+            kind, todo = "unknown image", "add the image or remove the annotation"
         elif label is None:
-            fault = (
-                "unknown category",
-                f"has category {shortened(entry.get('category_id'))}, which the file does not list",
-                "add the category or remove the annotation",
-            )
+            what = f"has category {shortened(entry.get('category_id'))}, which the file does not list"
+            kind, todo = "unknown category", "add the category or remove the annotation"
         elif box is None:
-            fault = (
-                "bad entry",
-                f"has {shortened(entry.get('bbox'))} as bbox",
-                "give four numbers: left, top, width, height",
-            )
+            what, todo = f"has {shortened(entry.get('bbox'))} as bbox", "give four numbers: left, top, width, height"
         elif crowd is None:
-            fault = ("bad entry", f"has {shortened(entry.get('iscrowd'))} as iscrowd", "give 0, or 1 for a crowd")
+            what, todo = f"has {shortened(entry.get('iscrowd'))} as iscrowd", "give 0, or 1 for a crowd"
         else:
             seen.add(number)
             if image is not None:  # otherwise the image itself is at fault
@@ -245,7 +212,7 @@ def _annotations(
             continue
         which = f"annotation {shortened(entry['id']) if 'id' in entry else f'at position {position}'}"
         where = f"image {image_id}" if image_id in images else ""
-        collector.add_fault(fault[0], file, fault[1], fault[2], where, which)
+        collector.add_fault(kind, file, what, todo, where, which)
 
 
 def _corners(box: Any) -> tuple[float, float, float, float] | None:

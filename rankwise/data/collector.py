@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -59,14 +60,8 @@ def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[li
     for number in sorted(names):
         name = names[number]
         if first.setdefault(name, number) != number:
-            faults.append(
-                Fault(
-                    "duplicate name",
-                    file,
-                    f"the classes {first[name]} and {number} are both called {shortened(name)}",
-                    "give each a unique name, or merge them",
-                )
-            )
+            what = f"the classes {first[name]} and {number} are both called {shortened(name)}"
+            faults.append(Fault("duplicate name", file, what, "give each a unique name, or merge them"))
     labels = {name: label for label, name in enumerate(first)}
     return list(first), list(first.values()), {number: labels[name] for number, name in names.items()}
 
@@ -124,14 +119,14 @@ class AnnotationCollector:
         if path is not None:
             names = f"the names {shortened(self._by_end[path])} and {shortened(name)}"
             what = f"{names} both match the end of the path {self.folder.relative(path)}"
-            fault = ("missing image", what, "name the images relative to the dataset folder")
+            self.add_fault("missing image", file, what, "name the images relative to the dataset folder", image)
         elif self.folder.leads_out(name, base):
             what = f"the file name {shortened(name)} leads out of the folder"
-            fault = ("path leads out", what, "put the image into the dataset folder and name it relative to that")
+            todo = "put the image into the dataset folder and name it relative to that"
+            self.add_fault("path leads out", file, what, todo, image)
         else:
             what = f"there is no file {shortened(name)} in {self.folder.relative(base)}/"
-            fault = ("missing image", what, "put the image there or remove its entry")
-        self.add_fault(fault[0], file, fault[1], fault[2], image)
+            self.add_fault("missing image", file, what, "put the image there or remove its entry", image)
         return None
 
     def reading(self, classes: list[str], category_ids: list[int], notes: Sequence[str] = ()) -> Reading:
@@ -150,9 +145,7 @@ class AnnotationCollector:
             said.append(f"{counted(len(twice), 'image')} listed more than once, such as {name}: every entry is used")
         return Reading(records, classes, category_ids, self.faults, self.clipped, said)
 
-    def add_image(
-        self, image_id: int, path: Path, width: int, height: int, file: str, label: str = "", name: str | None = None
-    ) -> int | None:
+    def add_image(self, image_id: int, path: Path, width: int, height: int, file: str, label: str = "") -> int | None:
         """Adds an image; if width or height is 0, the size is read from the file.
 
         Returns the index for :meth:`add_box`, or None if the image is unusable. ``label`` names the image in messages
@@ -165,7 +158,7 @@ class AnnotationCollector:
                 self.faults.append(unreadable(self.folder.relative(path), path, error))
                 return None
             width, height = header.width, header.height
-        name = shown(name or self.folder.relative(path))
+        name = shown(self.folder.relative(path))
         self._images.append(_Image(image_id, name, path, width, height, file, label))
         return len(self._images) - 1
 
@@ -222,21 +215,10 @@ class AnnotationCollector:
         area = np.where(area > 0, area, (kept[:, 2] - kept[:, 0]) * (kept[:, 3] - kept[:, 1]))
         kept = kept.astype(np.float32)
         records = []
-        for index, image in enumerate(self._images):
-            rows = slice(ends[index], ends[index + 1])
-            records.append(
-                ImageRecord(
-                    image_id=image.image_id,
-                    name=image.name,
-                    path=image.path,
-                    width=image.width,
-                    height=image.height,
-                    boxes=kept[rows],
-                    labels=labels[rows],
-                    iscrowd=crowd[rows],
-                    area=area[rows],
-                )
-            )
+        for image, (first, last) in zip(self._images, pairwise(ends), strict=True):
+            rows = slice(first, last)
+            columns = (column[rows] for column in (kept, labels, crowd, area))
+            records.append(ImageRecord(image.image_id, image.name, image.path, image.width, image.height, *columns))
         return records
 
     def _box_fault(self, row: int, box: np.ndarray, finite: bool, empty: bool, seen: bool) -> None:

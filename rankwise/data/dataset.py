@@ -181,15 +181,12 @@ class DetectionDataset(Dataset[tuple[Tensor, Target]]):
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
         for record in self.records:
-            images.append(
-                {"id": record.image_id, "file_name": record.name, "width": record.width, "height": record.height}
-            )
+            size = {"width": record.width, "height": record.height}
+            images.append({"id": record.image_id, "file_name": record.name, **size})
             boxes = record.boxes.astype(np.float64)
             boxes[:, 2:] -= boxes[:, :2]
-            rows = zip(
-                boxes.tolist(), record.labels.tolist(), record.iscrowd.tolist(), record.area.tolist(), strict=True
-            )
-            for box, label, crowd, area in rows:
+            columns = (column.tolist() for column in (boxes, record.labels, record.iscrowd, record.area))
+            for box, label, crowd, area in zip(*columns, strict=True):
                 annotations.append(
                     {
                         "id": len(annotations) + 1,  # pycocotools takes 0 as "no match"

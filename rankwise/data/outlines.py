@@ -11,9 +11,9 @@ from rankwise.data.rendering import TURN, Dice, cosine, ellipse_ring, sine, stro
 _CIRCLE = ellipse_ring(48)
 
 
-def _polar(corners: int, radii: tuple[float, ...], start: int = -TURN // 4) -> np.ndarray:
-    """Corners at equal angles around the center, with the radii repeated in order."""
-    angles = [start + k * TURN // corners for k in range(corners)]
+def _polar(corners: int, radii: tuple[float, ...]) -> np.ndarray:
+    """Corners at equal angles around the center, the first one at the top, with the radii repeated in order."""
+    angles = [-TURN // 4 + k * TURN // corners for k in range(corners)]
     return np.array(
         [(cosine(a) * radii[k % len(radii)], sine(a) * radii[k % len(radii)]) for k, a in enumerate(angles)]
     )

@@ -112,24 +112,15 @@ class VocSource:
     def _voc_file(self, path: Path) -> VocFile | Fault:
         if path not in self._voc_files:
             file = self.folder.relative(path)
-            if self.folder.leads_out(self.folder.relative(path)):
-                self._voc_files[path] = Fault(
-                    "path leads out", file, "leads out of the folder", "copy the file into it"
-                )
-            else:
-                self._voc_files[path] = _parse(path, file)
+            outside = Fault("path leads out", file, "leads out of the folder", "copy the file into it")
+            self._voc_files[path] = outside if self.folder.leads_out(file) else _parse(path, file)
         return self._voc_files[path]
 
     def read(self, split: str) -> Reading:
         """Reads one split, with its faults. All XML files are read, because the classes are all names that occur."""
         every = {path for paths in self._files.values() for path in paths}
-        objects = [
-            thing
-            for path in every
-            if not self.folder.leads_out(self.folder.relative(path))
-            and isinstance(voc_file := self._voc_file(path), VocFile)
-            for thing in voc_file.objects
-        ]
+        files = (file for file in map(self._voc_file, every) if isinstance(file, VocFile))
+        objects = [thing for file in files for thing in file.objects]
         classes = sorted({thing.name for thing in objects if thing.name})
         labels = {name: label for label, name in enumerate(classes)}
         first = 0 if any(0 in thing.corners[:2] for thing in objects if thing.corners) else 1
@@ -244,9 +235,8 @@ def _parse(path: Path, file: str) -> VocFile | Fault:
         # Checked as text, so that no declared encoding hides them: entities can expand to gigabytes or read other
         # files.
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
-            return Fault(
-                "unreadable file", file, "declares a document type or entities, which are refused", "remove them"
-            )
+            what = "declares a document type or entities, which are refused"
+            return Fault("unreadable file", file, what, "remove them")
         root = ElementTree.fromstring(text)
     except FileNotFoundError:
         return Fault("missing annotations", file, "is missing", "add it, or remove the image from the split")
@@ -256,16 +246,15 @@ def _parse(path: Path, file: str) -> VocFile | Fault:
         line, column = error.position
         return Fault("unreadable file", file, f"is not valid XML: line {line}, column {column}", "export it again")
     if root.tag == "annotations":
-        return Fault(
-            "unreadable file", file, "is CVAT's own XML", "export the task as COCO 1.0, Pascal VOC or Ultralytics YOLO"
-        )
+        todo = "export the task as COCO 1.0, Pascal VOC or Ultralytics YOLO"
+        return Fault("unreadable file", file, "is CVAT's own XML", todo)
     if root.tag != "annotation":
         return Fault("unreadable file", file, f"has <{root.tag}> where VOC has <annotation>", "export it as Pascal VOC")
     objects = []
     for element in root.findall("object"):
-        corners = [_number(element.findtext(f"bndbox/{name}")) for name in ("xmin", "ymin", "xmax", "ymax")]
-        left, top, right, bottom = corners
-        box = None if left is None or top is None or right is None or bottom is None else (left, top, right, bottom)
+        sides = (_number(element.findtext(f"bndbox/{name}")) for name in ("xmin", "ymin", "xmax", "ymax"))
+        corners = tuple(side for side in sides if side is not None)
+        box = corners if len(corners) == 4 else None
         name = (element.findtext("name") or "").strip()
         objects.append(_Object(name, box, (element.findtext("difficult") or "").strip() or "0"))
     width, height = (_number(root.findtext(f"size/{name}")) for name in ("width", "height"))

@@ -78,10 +78,8 @@ class YoloSource:
             if image is None or not self.folder.find(boxes.name, boxes.parent):
                 continue
             if self.folder.leads_out(self.folder.relative(boxes)):
-                file, todo = self.folder.relative(boxes), "copy the labels into it"
-                collector.add_fault(
-                    "path leads out", file, "is a link, or below a link, that leads out of the folder", todo
-                )
+                file, what = self.folder.relative(boxes), "is a link, or below a link, that leads out of the folder"
+                collector.add_fault("path leads out", file, what, "copy the labels into it")
             else:
                 self._read_labels(boxes, image, labels, collector)
         self._labels_without_image(used, collector)
@@ -126,12 +124,8 @@ class YoloSource:
     def _stays(self, path: Path, location: Path, collector: AnnotationCollector) -> bool:
         """Whether an image is not a link out of the dataset."""
         if self.folder.leads_out(os.path.relpath(path, location), location):
-            collector.add_fault(
-                "path leads out",
-                self.folder.relative(path),
-                "is a link that leads out of the folder",
-                "copy the image into it",
-            )
+            file, todo = self.folder.relative(path), "copy the image into it"
+            collector.add_fault("path leads out", file, "is a link that leads out of the folder", todo)
             return False
         return True
 
@@ -186,31 +180,20 @@ class YoloSource:
                 continue
             values = _numbers(words)
             if values is None or (len(values) != 5 and (len(values) < 7 or len(values) % 2 == 0)):
-                collector.add_fault(
-                    "bad entry",
-                    file,
-                    f"reads {line.strip()[:60]!r}",
-                    "write class, center x, center y, width and height, or class and the corners of a polygon",
-                    box=f"line {number}",
-                )
-                continue
-            label = labels.get(int(values[0])) if values[0].is_integer() else None
-            if label is None:
-                collector.add_fault(
-                    "unknown category",
-                    file,
-                    f"has class {words[0]}, which {self.file} does not name",
-                    "add the class there or correct the line",
-                    box=f"line {number}",
-                )
-                continue
-            if _FRACTION < max(map(abs, values[1:])) < math.inf:
-                what = f"reads {line.strip()[:60]!r}, which looks like pixels"
+                kind, what = "bad entry", f"reads {line.strip()[:60]!r}"
+                todo = "write class, center x, center y, width and height, or class and the corners of a polygon"
+            elif not values[0].is_integer() or int(values[0]) not in labels:
+                kind, what = "unknown category", f"has class {words[0]}, which {self.file} does not name"
+                todo = "add the class there or correct the line"
+            elif _FRACTION < max(map(abs, values[1:])) < math.inf:
+                kind, what = "boxes as pixels", f"reads {line.strip()[:60]!r}, which looks like pixels"
                 todo = "divide by width and height of the image: all but the class are from 0 to 1"
-                collector.add_fault("boxes as pixels", file, what, todo, box=f"line {number}")
+            else:
+                left, top, right, bottom = _corners(values[1:])
+                box = (left * width, top * height, right * width, bottom * height)
+                collector.add_box(image, number, box, labels[int(values[0])])
                 continue
-            left, top, right, bottom = _corners(values[1:])
-            collector.add_box(image, number, (left * width, top * height, right * width, bottom * height), label)
+            collector.add_fault(kind, file, what, todo, box=f"line {number}")
 
     def _labels_without_image(self, used: Collection[Path], collector: AnnotationCollector) -> None:
         """Label files without an image in any split, and those that another spelling of ``.txt`` hides."""
@@ -221,18 +204,12 @@ class YoloSource:
             found = images.iterdir() if images.is_dir() else ()
             stems = {path.stem for path in found if path.suffix.lower() in IMAGE_ENDINGS}
             for path in sorted(folder.iterdir() if folder.is_dir() else ()):
+                file = self.folder.relative(path)
                 if path.suffix != ".txt" and path.suffix.lower() == ".txt":
-                    file, todo = self.folder.relative(path), "rename it"
-                    collector.add_fault("bad entry", file, "is not read: label files end in .txt", todo)
-                elif path.suffix != ".txt":
-                    continue
-                elif path not in used and path.stem not in stems and path.name != "classes.txt":
-                    collector.add_fault(
-                        "missing image",
-                        self.folder.relative(path),
-                        "there is no image with this name",
-                        f"add it to the image folder ({', '.join(sorted(IMAGE_ENDINGS))}) or remove this file",
-                    )
+                    collector.add_fault("bad entry", file, "is not read: label files end in .txt", "rename it")
+                elif path.suffix == ".txt" and not (path in used or path.stem in stems or path.name == "classes.txt"):
+                    todo = f"add it to the image folder ({', '.join(sorted(IMAGE_ENDINGS))}) or remove this file"
+                    collector.add_fault("missing image", file, "there is no image with this name", todo)
 
 
 def _load(path: Path, file: str) -> dict[str, Any]:
