@@ -8,7 +8,8 @@ By default the images are drawn: blood cells that touch each other, 160 pixels, 
 frequency (86, 6 and 8 %), boxes off by 3 % of their size, 200 images for training and 250 for validation, whose labels
 are complete. ``--objects`` draws more and smaller cells. ``--data`` takes a random part of a dataset in COCO format
 instead. ``--losses`` are Python expressions in which ``done`` is the share of the steps done, in tenths:
-``"APELoss(lam=2 + 6 * done)"`` has a λ that rises from 2 to 8.
+``"APELoss(lam=2 + 6 * done)"`` has a λ that rises from 2 to 8. ``"ClassOfImage()"`` is APE loss that ranks each class
+of each image separately.
 
 A run trains neck and head of the recipe photos_mobilenet with 48 channels for ``--steps`` steps. The backbone is
 frozen and its features are computed once, so that a run takes 20 seconds on one core. Finished runs are not repeated.
@@ -118,7 +119,7 @@ def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict
         picked, order = order[:BATCH], order[BATCH:]
         keys = list(zip(picked, rng.integers(0, 2, BATCH), strict=True))
         set_lr(optimizer, lr_factor(step, recipe.schedule, len(sizes) // BATCH, steps))
-        made = eval(loss, {**vars(rankwise.losses), "done": 10 * step // steps / 10})
+        made = eval(loss, {**vars(rankwise.losses), "ClassOfImage": ClassOfImage, "done": 10 * step // steps / 10})
         criterion = Criterion(made, ATSS(), recipe.box)
         losses = criterion(detector(_batch(levels, keys)), [targets[image][flip] for image, flip in keys])
         optimizer.zero_grad(set_to_none=True)
@@ -128,6 +129,21 @@ def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict
         ema.update(step)
     result = _evaluate(ema.module.eval(), val_set, *cached["val"])
     return {"ap": result.ap, "ap50": result.ap50, "ap75": result.ap75, "per_class": result.per_class}
+
+
+class ClassOfImage(rankwise.losses.APELoss):
+    """APE loss over each class of each image: a class of an image is handed on as an image with one class."""
+
+    def __init__(self) -> None:
+        super().__init__(scope="image")
+
+    def ranked(self, logits: Tensor, labels: Tensor, quality: Tensor | None, image: Tensor | None) -> Any:
+        assert quality is not None
+        assert image is not None
+        rows, classes = torch.arange(len(labels)).repeat_interleave(logits.shape[1]), torch.arange(logits.shape[1])
+        classes = classes.repeat(len(labels))
+        alone = torch.where(labels[rows] < 0, -1, (labels[rows] != classes).long())
+        return super().ranked(logits.reshape(-1, 1), alone, quality[rows], image[rows] * logits.shape[1] + classes)
 
 
 class _Cached(nn.Module):
