@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,6 @@ PLAIN_SECTIONS: dict[str, Any] = {
 CLASS_SECTIONS = ("loss", "assign")
 #: What ``--print_config`` writes in addition to the sections; only the command line can set it.
 _COMMAND = ("run", "resume", "overwrite")
-
 
 _CLASS_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -89,14 +87,14 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def import_named(words: Sequence[str]) -> None:
-    """Imports the modules of classes named on the command line, also from the current folder.
+    """Imports the modules of classes named by expanded flags, also from the current folder.
 
     The current folder is on the path only during the import, and last, so that it cannot shadow other modules.
 
     Raises:
         SettingsError: If a module fails while it is imported.
     """
-    named = {value for flag, value in _given(words) if flag.startswith(("--loss", "--assign"))}
+    named = {word.partition("=")[2] for word in words if word.startswith(("--loss", "--assign"))}
     modules = {value.rpartition(".")[0] for value in named if _CLASS_PATH.fullmatch(value)}
     here = str(Path.cwd())
     for module in sorted(module for module in modules if module.partition(".")[0] != "rankwise"):
@@ -111,11 +109,3 @@ def import_named(words: Sequence[str]) -> None:
             raise SettingsError(f"{module}: cannot be imported ({type(error).__name__}: {shown(error)})") from error
         finally:
             sys.path[:] = before
-
-
-def _given(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Flags and their values."""
-    for word, following in itertools.pairwise([*words, ""]):
-        flag, equals, value = word.partition("=")
-        if flag.startswith("--"):
-            yield flag, value if equals else following

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -19,13 +20,13 @@ from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
 from rankwise.errors import DataError, SettingsError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
+from rankwise.evaluation.drawing import AGNOSTIC_IOU, Seen, contact_sheet
 from rankwise.evaluation.paa_figures import draw_figures, paa_of_recipe
-from rankwise.evaluation.pictures import draw_evaluation
 from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_results
 from rankwise.evaluation.tabulate import score_lines
 from rankwise.evaluation.thresholds import at_scores
 from rankwise.files.names import listed, shown
-from rankwise.files.writing import make_folder, write_text
+from rankwise.files.writing import make_folder, write_picture, write_text
 from rankwise.from_dict import from_dict
 from rankwise.models import Detector, TestSettings, weights
 from rankwise.models.confidence import HOW_TO_CALIBRATE, rescored
@@ -228,7 +229,7 @@ def evaluate_run(
     if calibrate and result.calibration is not None:
         scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.detections.items()}
         write_results(out / "detections_calibrated.json", scored, dataset.category_ids, digits=17)
-    picture = draw_evaluation(out, result, dataset, found.detections, PICTURES)
+    picture = _draw_contact_sheet(out, result, dataset, found.detections, PICTURES)
     result.print_table(console)
     for line in score_lines(result):
         console.print(shown(line), soft_wrap=True, markup=False)
@@ -237,6 +238,27 @@ def evaluate_run(
     console.print(f"results   {shown(out)}/", soft_wrap=True, markup=False)
     console.print(f"pictures  {shown(picture)}", soft_wrap=True, markup=False)
     return EvaluatedRun(run, out, settings, split, dataset, result)
+
+
+def _draw_contact_sheet(
+    out: Path, result: Evaluation, dataset: DetectionDataset, found: Mapping[int, Detections], images: int
+) -> Path:
+    """Draws ``detections.jpg``, a contact sheet of images spread over the dataset; returns the file.
+
+    ``found`` are the detections by image id, with raw scores.
+    """
+    items = []
+    for index in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).round().astype(int).tolist():
+        image, record = dataset.load(index)
+        seen = found[record.image_id]
+        if result.calibration is not None:
+            seen = rescored(seen, result.calibration, torch.from_numpy)
+        items.append(Seen(image, seen, record.target(), record.name))
+    thresholds = result.thresholds.by_label(dataset.classes)
+    sheet = contact_sheet(items, dataset.classes, thresholds, agnostic_iou=AGNOSTIC_IOU)
+    path = out / "detections.jpg"
+    write_picture(path, sheet, "JPEG", quality=90)
+    return path
 
 
 def _at_thresholds_of_run(result: Evaluation, detector: Detector, console: Console) -> Evaluation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -53,14 +54,32 @@ def predict_images(
     detector = Detector.load(run, device=pick_device(device))
     if stopped := weights.unevaluated(run):
         _print(stopped)
-    print_score_notes(detector.confidence, precision, calibrated)
+    detect = partial(detector.predict, batch_size=batch_size, calibrated=calibrated)
+    notes = (detector.confidence, threshold, precision, calibrated)
+    return predict_sources(sources, output, read_image, detect, detector.classes, batch_size, *notes)
 
-    def detect(images: list[Any], least: float | None = threshold) -> list[Any]:
-        at = precision if least is threshold else None
-        return detector.predict(images, least, len(images), precision=at, calibrated=calibrated)
 
-    entries = predict_files(sources, output, read_image, detect, detector.classes, batch_size)
-    print_highest_score(entries, sources, read_image, lambda image: detect([image], 0.0)[0]["scores"].tolist())
+def predict_sources(
+    sources: Sequence[Path | Camera],
+    output: Output,
+    read: Callable[[Path], Any],
+    detect: Callable[..., Any],
+    classes: Sequence[str],
+    batch_size: int,
+    confidence: Confidence,
+    threshold: float | None,
+    precision: float | None,
+    calibrated: bool,
+    lowest: float = 0.0,
+) -> list[dict[str, Any]]:
+    """:func:`predict_files` with the ``predict`` of a detector, and notes about its scores.
+
+    ``lowest`` is the lowest threshold that it takes.
+    """
+    print_score_notes(confidence, precision, calibrated)
+    found = partial(detect, threshold=threshold, precision=precision)
+    entries = predict_files(sources, output, read, found, classes, batch_size)
+    print_highest_score(entries, sources, read, lambda image: detect(image, threshold=lowest)["scores"].tolist())
     return entries
 
 

@@ -96,9 +96,9 @@ def _twice(key: object, place: str = "") -> ParseError:
     return ParseError(f"it has {shortened(key)} twice{place}: keep one of them")
 
 
-def read_yaml(path: str | os.PathLike[str], as_text: bool = False, limit: int = YAML_LIMIT) -> Any:
+def read_yaml(path: str | os.PathLike[str], as_text: bool = False) -> Any:
     """Reads a YAML file; raises like :func:`read_bytes` and :func:`parse_yaml`."""
-    return parse_yaml(read_bytes(path, limit), as_text)
+    return parse_yaml(read_bytes(path, YAML_LIMIT), as_text)
 
 
 def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:

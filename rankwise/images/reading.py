@@ -88,12 +88,14 @@ def read_image(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> Te
             # the process with a segmentation fault where the file is damaged.
             if image.format == "JPEG":
                 return _decode(data)
-            return _as_tensor(rgb(image)).permute(2, 0, 1)
+            import torch
+
+            return torch.from_numpy(rgb(image)).permute(2, 0, 1)
 
 
-def read_pixels(path: str | os.PathLike[str], max_pixels: int = MAX_PIXELS) -> np.ndarray:
+def read_pixels(path: str | os.PathLike[str]) -> np.ndarray:
     """Like :func:`read_image`, but with Pillow only, without torch: uint8 [H, W, 3]."""
-    with _naming(path), open_regular(path) as file, _open(file, path, max_pixels) as image:
+    with _naming(path), open_regular(path) as file, _open(file, path, MAX_PIXELS) as image:
         return rgb(image)
 
 
@@ -105,12 +107,6 @@ def _decode(data: bytes) -> Tensor:
         warnings.simplefilter("ignore")  # torch warns that the bytes are read-only, but nothing writes to them
         encoded = torch.frombuffer(data, dtype=torch.uint8)
     return decode_image(encoded, mode=ImageReadMode.RGB, apply_exif_orientation=True)
-
-
-def _as_tensor(pixels: np.ndarray) -> Tensor:
-    import torch
-
-    return torch.from_numpy(pixels)
 
 
 def rgb(image: Image.Image) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 # ruff: noqa: F401 - re-exported by the package
 
+from rankwise.errors import ModelError
 from rankwise.images.tensors import input_size, resize_for_input, stack_images
 from rankwise.models.confidence import Confidence
 from rankwise.models.detector import Detector
@@ -12,7 +13,6 @@ from rankwise.models.settings import (
     DetectorSettings,
     HeadSettings,
     InputSettings,
-    ModelError,
     NeckSettings,
     PostprocessSettings,
     TestSettings,

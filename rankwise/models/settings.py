@@ -5,26 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from rankwise.errors import ModelError
 from rankwise.files.names import shortened, shown
 from rankwise.from_dict import MOST_VALUES, from_dict
 from rankwise.images.settings import MOST_SIDE, InputSettings, require
-
-__all__ = [
-    "AnchorSettings",
-    "BackboneSettings",
-    "DetectorSettings",
-    "HeadSettings",
-    "InputSettings",
-    "ModelError",
-    "NeckSettings",
-    "PostprocessSettings",
-    "TestSettings",
-    "atss",
-    "fcos",
-    "retinanet",
-]
-
 
 #: timm arguments that rankwise sets itself or that load files. Settings may come from untrusted weights, and timm would
 #: unpickle the file of ``checkpoint_path``.

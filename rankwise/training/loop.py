@@ -37,7 +37,6 @@ from rankwise.training.checkpoint import LAST, save_checkpoint
 from rankwise.training.diagnostics import Symptoms, TrainingStopped
 from rankwise.training.folders import changes
 from rankwise.training.lock import lock_run
-from rankwise.training.parts import Parts
 from rankwise.training.plan import Clock, Plan, fit_to_budget
 from rankwise.training.prefetch import Prefetcher
 from rankwise.training.processes import Decision, launch
@@ -45,7 +44,7 @@ from rankwise.training.schedule import build_optimizer, head_lr, lr_factor, set_
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
 from rankwise.training.start import announcement
 from rankwise.training.state import Progress, RunState, fixed_settings, read_checkpoint
-from rankwise.training.step import Buffers, PlainForward, compile_step, finite
+from rankwise.training.step import Buffers, Parts, PlainForward, compile_step, finite
 from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
 

@@ -15,10 +15,11 @@ from safetensors.torch import save_file
 from small_detectors import SLIM
 from torch import nn
 
+from rankwise.errors import ModelError
 from rankwise.models.backbone import Backbone
 from rankwise.models.deformable import DeformableConv2d
 from rankwise.models.pretrained import Weights
-from rankwise.models.settings import BackboneSettings, ModelError
+from rankwise.models.settings import BackboneSettings
 
 IMAGES = torch.rand(2, 3, 64, 96, generator=torch.Generator().manual_seed(0))
 
