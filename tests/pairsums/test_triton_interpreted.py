@@ -56,7 +56,7 @@ def test_images_are_ranked_by_themselves_whatever_their_numbers(name, monkeypatc
     from rankwise.pairsums.engines.triton import engine
 
     spec, samples = replace(SPECS[name], scope="image"), make_samples("middle")
-    monkeypatch.setattr(engine, "IMAGES", 4)
+    monkeypatch.setattr(engine, "MAX_IMAGES", 4)
     compare(samples, spec)
     some_have_no_table = samples._replace(image=samples.image * 1_000_000_007 - 5)
     compare(some_have_no_table, spec)
@@ -99,8 +99,10 @@ def test_any_order_of_programs_gives_equal_bits(name, scope, monkeypatch):
     from rankwise.pairsums.engines.triton import engine
     from rankwise.pairsums.engines.triton.arguments import Blocks
 
-    monkeypatch.setattr(engine, "BLOCKS", Blocks(samples=256, programs=5, rows=4, columns=1024, groups=3))
-    monkeypatch.setattr(engine, "IMAGES", 4)
+    monkeypatch.setattr(
+        engine, "BLOCKS", Blocks(samples=256, scatter_programs=5, rows=4, columns=1024, pair_programs=3)
+    )
+    monkeypatch.setattr(engine, "MAX_IMAGES", 4)
     samples, spec = make_samples("middle", rows=30, positives=9), replace(SPECS[name], scope=scope)
     samples.logits[3, 5] = 100.0  # beyond the histogram
     results = [run("triton", samples, spec)]

@@ -1,7 +1,8 @@
-"""The Triton engine: fused kernels for NVIDIA and AMD GPUs, without a host sync, with gradients equal to the bit.
+"""The Triton engine: fused kernels for NVIDIA and AMD GPUs, without a host sync, deterministic to the bit.
 
-`engine` launches the kernels. `positives` lists the positives; `histogram` and `taylor` sum sigmoids over the
-negatives, `intervals` steps; `pairs` has the losses' formulas; `distances` the distances; `arguments` what all take.
+`engine` launches the kernels, `positives` compacts the positives into a list. `histogram` and `taylor` sum sigmoids
+over the negatives, `intervals` sums steps. `pairs` has the formulas of the losses, `distances` the distances, and
+`arguments` the tuples that kernels take.
 """
 
 from rankwise.pairsums.engines.triton.engine import TritonEngine

@@ -1,4 +1,4 @@
-"""What the kernels take: small named tuples of pointers and sizes, and the sizes of their programs."""
+"""Arguments of the kernels: named tuples of pointers, block sizes and the layout of the extremes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import triton.language as tl
 #: Whether kernels run in Triton's interpreter, on CPU tensors: TRITON_INTERPRET=1 when triton was imported.
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 
-#: Programs that list the positives, each a chunk of rows.
+#: Programs that list the positives; each reads a chunk of rows.
 CHUNKS = tl.constexpr(4 if INTERPRETED else 128)
 
-#: The positives of a group: highest and lowest logit, first and last position in the list, as int64 words whose
-#: maximum is taken atomically; 0 is "no positive yet".
+#: Extremes of a group's positives: highest and lowest logit, first and last index in the list. Each is an int64 word
+#: updated by an atomic maximum; 0 means "no positive yet".
 HIGHEST = tl.constexpr(0)
 LOWEST = tl.constexpr(1)
 FIRST = tl.constexpr(2)
 LAST = tl.constexpr(3)
-EXTREMES = tl.constexpr(4)
+EXTREME_WORDS = tl.constexpr(4)
 
 
 class Batch(NamedTuple):
-    """The samples. ``quality`` and ``image`` are valid pointers that are not read if the loss needs none."""
+    """The samples. If the loss needs no ``quality`` or ``image``, their pointers are valid but never read."""
 
     logits: Any
     labels: Any
@@ -34,9 +34,9 @@ class Batch(NamedTuple):
 
 
 class Positives(NamedTuple):
-    """The positives in the order of their rows: of this process, or in the scope "world" of all processes.
+    """The positives in row order: of this process, or in the scope "world" of all processes.
 
-    ``counts`` holds their number, the position of this process's first, the number of this process's.
+    ``counts`` holds the number of positives, the index of this process's first, and the number of this process's.
     """
 
     logit: Any
@@ -46,10 +46,10 @@ class Positives(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What the gradient is made of, per positive.
+    """Weights of the gradient, one of each per positive u.
 
-    How hard it pushes negatives down, float32; how hard it pushes positives of lower quality down and how hard it is
-    pulled up itself, float64, since these cancel in part.
+    A negative at x gets Σ_u negatives_u · rank(x - p_u), a positive of lower quality Σ_u lower_u · rank(p_v - p_u), and
+    u itself -pull_u. The last two are float64 because they partly cancel.
     """
 
     negatives: Any
@@ -58,13 +58,13 @@ class Weights(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Sizes of the programs. The interpreter's cost is per program and operation, so it gets few large ones."""
+    """Block sizes and limits of programs. Triton's interpreter is slow per program, so it gets few large blocks."""
 
     samples: int  # samples per block of a pass
-    programs: int  # programs of a scattering pass at most
-    rows: int  # positives per block of a program that compares them with others
-    columns: int  # and so many others at once
-    groups: int  # programs that compare positives at most
+    scatter_programs: int  # most programs of a scatter kernel
+    rows: int  # positives per block of a kernel over pairs
+    columns: int  # other side of the pairs, per iteration
+    pair_programs: int  # most programs of a kernel over pairs
 
 
 BLOCKS = Blocks(1 << 15, 8, 32, 1024, 2) if INTERPRETED else Blocks(512, 1024, 4, 64, 1024)

@@ -1,17 +1,17 @@
-"""The distances as device functions: what a pair adds to a positive's rank and to its error."""
+"""Device functions of the distances: the contribution of a pair to rank and error of its positive."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-#: Beyond so many δ, neighboring float32 numbers are more than a ramp apart.
-COARSE = tl.constexpr(float(1 << 26))
+#: Beyond this many δ, adjacent float32 numbers are more than a ramp apart.
+MAX_EXACT = tl.constexpr(float(1 << 26))
 
 
 @triton.jit
 def sigmoid(z):
-    """S(z) and 1 - S(z), both with all their digits, and e^-|z|."""
+    """S(z) and 1 - S(z), both to full relative precision, and e^-|z|."""
     e = tl.exp(-tl.abs(z))
     large = 1.0 / (1.0 + e)
     small = e * large
@@ -20,7 +20,7 @@ def sigmoid(z):
 
 @triton.jit
 def log1p(e):
-    """log(1 + e) for e in [0, 1] to the precision of float32, however small e is: 2 artanh(e / (2 + e)) as a series."""
+    """log(1 + e) for e in [0, 1], to full relative precision of float32, as the series of 2 artanh(e / (2 + e))."""
     s = e / (2.0 + e)
     q = s * s
     series = 1.0 / 11 + q * (1.0 / 13 + q * (1.0 / 15 + q * (1.0 / 17)))
@@ -32,12 +32,12 @@ def log1p(e):
 def coordinate(x, SCALE: tl.constexpr, STEP: tl.constexpr):
     """A float32 logit as float64.
 
-    For the step, numbers that are so large that p ± δ might be rounded to p are moved closer together: their neighbors
-    are more than a ramp away, so only their order counts.
+    For the step, numbers so large that p ± δ could round to p are moved to a spacing of 4δ in the same order. Float32
+    numbers of this size are more than a ramp apart, so that only their order matters.
     """
     wide = x.to(tl.float64)
     if STEP:
-        limit: tl.constexpr = COARSE * SCALE
+        limit: tl.constexpr = MAX_EXACT * SCALE
         size = tl.abs(x)
         edge = tl.full(x.shape, limit, tl.float32)
         steps = size.to(tl.int32, bitcast=True) - edge.to(tl.int32, bitcast=True)
@@ -48,7 +48,7 @@ def coordinate(x, SCALE: tl.constexpr, STEP: tl.constexpr):
 
 @triton.jit
 def pair_rank(d, SCALE: tl.constexpr, STEP: tl.constexpr):
-    """How far a sample is before a positive, 0 to 1, from the difference d of their coordinates, float64."""
+    """The contribution of a sample to the rank of a positive, 0 to 1; d is the difference of coordinates, float64."""
     if STEP:
         rank = tl.minimum(tl.maximum(d * (0.5 / SCALE) + 0.5, 0.0), 1.0)
     else:
@@ -59,7 +59,7 @@ def pair_rank(d, SCALE: tl.constexpr, STEP: tl.constexpr):
 
 @triton.jit
 def softplus(d, SCALE: tl.constexpr):
-    """softplus(λd) / λ, float64; d may be as large as it likes."""
+    """softplus(λd) / λ, float64, for any finite d."""
     e = tl.exp(-tl.abs(_clipped(d, SCALE)))
     return tl.maximum(d, 0.0) + (log1p(e) / SCALE).to(tl.float64)
 

@@ -1,12 +1,12 @@
-"""The engine: which kernels a loss launches, in which order, on which buffers.
+"""Host side of the Triton engine: which kernels a loss launches, in which order, with which buffers.
 
-Only shapes are known on the host. Nothing here waits for the device, and no allocation or branch depends on data, so a
-CUDA graph can capture forward and backward.
+The host knows only shapes. It never waits for the device, and no allocation or branch depends on values, so that a CUDA
+graph should be able to capture forward and backward.
 
-    count_positives, list_positives      the positives, in a buffer with space for every row
-    scatter, coarsen, sums_over_cells    sigmoids: each positive's sums over the negatives, by a histogram
-    sort_edges, scatter, merge_copies, sums_over_intervals    the same for steps, by intervals
-    weigh_*, reduce_loss                 the loss's formula: weights, loss, log
+    count_positives, list_positives                           list of the positives
+    scatter, coarsen, sums_over_cells                         sums of sigmoids over the negatives, by a histogram
+    sort_edges, scatter, merge_copies, sums_over_intervals    sums of steps, by the intervals between edges
+    weigh_*, reduce_loss                                      formula of the loss: weights, loss, log
     positive_gradients, cell_cubics or interval_lines, gradient_of_*    backward
 """
 
@@ -22,45 +22,53 @@ from torch import Tensor
 from rankwise import distributed
 from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step
 from rankwise.pairsums.engines.triton import histogram, intervals, pairs, taylor
-from rankwise.pairsums.engines.triton.arguments import BLOCKS, CHUNKS, EXTREMES, INTERPRETED, Batch, Positives, Weights
+from rankwise.pairsums.engines.triton.arguments import (
+    BLOCKS,
+    CHUNKS,
+    EXTREME_WORDS,
+    INTERPRETED,
+    Batch,
+    Positives,
+    Weights,
+)
 from rankwise.pairsums.engines.triton.positives import count_positives, list_positives, merge_processes
 from rankwise.pairsums.spec import Forward, RankingSpec, Samples
 
-#: Images 0 to this have a histogram of their own in the scope "image"; the sums of later ones go pair by pair.
-IMAGES = 64
+#: In the scope "image", images with an index below this have a histogram; others are summed pair by pair.
+MAX_IMAGES = 64
 
-#: In the scope "world" each process sends space for so many positives, since nobody knows how many others have. More
-#: are counted as faults.
+#: In the scope "world", each process sends a buffer for this many positives, because no process knows the number of the
+#: others. Positives beyond it are counted as faults.
 WORLD_CAPACITY = 1 << 15
 
-#: Logits are counted by int32, which must not overflow in the last block.
-MOST = (1 << 31) - (1 << 20)
+#: Flat indices are int32 and must not overflow in the last block.
+MAX_LOGITS = (1 << 31) - (1 << 20)
 
-#: Bins are at most so wide, in units of 1/λ.
-WIDEST = 2.0**-7
+#: The largest width of a bin, in units of 1/λ.
+MAX_BIN_WIDTH = 2.0**-7
 
 
 class Buffers(NamedTuple):
-    """What backward needs: nothing in it is a view of another.
+    """What the backward pass needs; no tensor is a view of another.
 
     Attributes:
         floats: Logit, quality and `Weights.negatives` of the positives, float32 [3, capacity].
         doubles: `Weights.lower` and `Weights.pull`, float64 [2, capacity].
         group: Their images, int64 [capacity]; [1] unless the scope is "image".
         counts: `Positives.counts`, int32 [3].
-        slots: Position in the list of each row's positive, int32 [A].
-        poison: NaN if there are faults, else 0, float32 [1].
-        tables: Smooth: the groups' extremes, int64 [groups · 4]. Step: the sorted edges, float64 [2 · capacity].
+        positive_of_row: Index in the list of the positive of each row, int32 [A]; not set in other rows.
+        nan_if_faults: NaN if there are faults, else 0, float32 [1].
+        tables: Sigmoid: the extremes of the groups, int64 [groups · 4]. Step: the sorted edges, float64 [2 · capacity].
         edge_groups: Step: their images, int64 [2 · capacity]; [1] unless the scope is "image".
-        ramps: Step: the positions of each positive's two edges, int32 [2, capacity]; else [2, 1].
+        ramps: Step: the indices of the two edges of each positive, int32 [2, capacity]; else [2, 1].
     """
 
     floats: Tensor
     doubles: Tensor
     group: Tensor
     counts: Tensor
-    slots: Tensor
-    poison: Tensor
+    positive_of_row: Tensor
+    nan_if_faults: Tensor
     tables: Tensor
     edge_groups: Tensor
     ramps: Tensor
@@ -79,7 +87,7 @@ class Buffers(NamedTuple):
 
 
 class TritonEngine:
-    """Fused kernels for CUDA and ROCm; for CPU tensors in Triton's interpreter."""
+    """Fused kernels for CUDA and ROCm; CPU tensors only in Triton's interpreter."""
 
     name = "triton"
 
@@ -100,8 +108,8 @@ class TritonEngine:
             return f"it has no sums of {type(spec.distance).__name__}"
         if spec.scope == "class":
             return 'it has no scope "class"'
-        if samples.logits.numel() > MOST:
-            return f"it takes up to {MOST:,} logits, got {samples.logits.numel():,}"
+        if samples.logits.numel() > MAX_LOGITS:
+            return f"it takes up to {MAX_LOGITS:,} logits, got {samples.logits.numel():,}"
         return None
 
     def forward(self, samples: Samples, spec: RankingSpec) -> Forward:
@@ -115,17 +123,17 @@ class TritonEngine:
         if call.step:
             _step_sums(call, buffers, sums)
         else:
-            _smooth_sums(call, buffers, sums)
-        if call.processes > 1:
+            _sigmoid_sums(call, buffers, sums)
+        if call.world_size > 1:
             distributed.all_reduce_sum_(sums)
         first, second = _weigh(call, buffers, sums, values)
         pairs.reduce_loss[1,](
-            buffers.positives, first, second, sums, empty.loss, empty.log, buffers.poison, capacity,
+            buffers.positives, first, second, sums, empty.loss, empty.log, buffers.nan_if_faults, capacity,
             BOTH=spec.family == "ranksort", BLOCK=1024,
         )  # fmt: skip
         if empty.box_weights is not None:
             pairs.box_weights[call.programs(len(samples.labels), BLOCKS.rows),](
-                buffers.positives, values[1], buffers.slots, call.batch, empty.box_weights, call.processes,
+                buffers.positives, values[1], buffers.positive_of_row, call.batch, empty.box_weights, call.world_size,
                 C=call.classes, SCALE=call.scale, GROUPED=call.grouped, BU=BLOCKS.rows, BV=BLOCKS.columns,
             )  # fmt: skip
         return empty
@@ -133,32 +141,32 @@ class TritonEngine:
     def backward(self, upstream: Tensor, samples: Samples, saved: tuple[Tensor, ...], spec: RankingSpec) -> Tensor:
         """The gradient of the logits, in their shape and dtype."""
         call, buffers = _Call(samples, spec), Buffers(*saved)
-        own = torch.empty_like(buffers.slots, dtype=torch.float32)
-        out = torch.empty_like(samples.logits)
+        grad_positives = torch.empty_like(buffers.positive_of_row, dtype=torch.float32)
+        grad = torch.empty_like(samples.logits)
         pairs.positive_gradients[call.pair_programs,](
-            upstream, buffers.positives, buffers.weights, own, call.processes, call.pair_programs,
+            upstream, buffers.positives, buffers.weights, grad_positives, call.world_size, call.pair_programs,
             SCALE=call.scale, STEP=call.step, LOWER=spec.adaptive or spec.family == "ranksort", GROUPED=call.grouped,
             BU=BLOCKS.rows, BV=BLOCKS.columns,
         )  # fmt: skip
-        (_step_gradient if call.step else _smooth_gradient)(call, buffers, upstream, own, out)
-        return out
+        (_step_gradient if call.step else _sigmoid_gradient)(call, buffers, upstream, grad_positives, grad)
+        return grad
 
     def fake(self, samples: Samples, spec: RankingSpec) -> Forward:
         """Empty tensors in the shapes and dtypes that ``forward`` returns."""
         call, device = _Call(samples, spec), samples.logits.device
         rows = max(len(samples.labels), 1)
-        capacity = WORLD_CAPACITY * call.processes if call.processes > 1 else rows
+        capacity = WORLD_CAPACITY * call.world_size if call.world_size > 1 else rows
         edges, edge_groups = (2 * capacity if call.step else 1), (2 * capacity if call.step and call.grouped else 1)
         buffers = Buffers(
             floats=torch.empty(3, capacity, device=device),
             doubles=torch.empty(2, capacity, dtype=torch.float64, device=device),
             group=torch.empty(capacity if call.grouped else 1, dtype=torch.int64, device=device),
             counts=torch.empty(3, dtype=torch.int32, device=device),
-            slots=torch.empty(rows, dtype=torch.int32, device=device),
-            poison=torch.empty(1, device=device),
+            positive_of_row=torch.empty(rows, dtype=torch.int32, device=device),
+            nan_if_faults=torch.empty(1, device=device),
             tables=torch.empty(edges, dtype=torch.float64, device=device)
             if call.step
-            else torch.empty(EXTREMES.value * call.groups, dtype=torch.int64, device=device),
+            else torch.empty(EXTREME_WORDS.value * call.groups, dtype=torch.int64, device=device),
             edge_groups=torch.empty(edge_groups, dtype=torch.int64, device=device),
             ramps=torch.empty(2, capacity if call.step else 1, dtype=torch.int32, device=device),
         )
@@ -168,14 +176,14 @@ class TritonEngine:
 
 
 class _Call:
-    """What the host knows of a call."""
+    """Shapes and launch sizes of a call: all that the host knows."""
 
     def __init__(self, samples: Samples, spec: RankingSpec) -> None:
         logits, labels, quality, image = samples
         self.spec = spec
         self.rows, self.classes = logits.shape
         self.size = logits.numel()
-        unread = labels  # a pointer to something, where there is nothing to read
+        unread = labels  # any valid pointer, for arguments that are not read
         self.batch = Batch(
             logits, labels, unread if quality is None else quality, unread if image is None else image, self.rows,
             self.size,
@@ -183,13 +191,13 @@ class _Call:
         self.step = isinstance(spec.distance, Step)
         self.scale = _scale(spec.distance)
         self.grouped = spec.scope == "image"
-        self.groups = max(2, min(IMAGES, self.rows)) if self.grouped else 1
-        self.processes = distributed.world_size() if spec.scope == "world" else 1
-        self.pair_programs = self.programs(self.rows, BLOCKS.rows, BLOCKS.groups)
+        self.groups = max(2, min(MAX_IMAGES, self.rows)) if self.grouped else 1
+        self.world_size = distributed.world_size() if spec.scope == "world" else 1
+        self.pair_programs = self.programs(self.rows, BLOCKS.rows, BLOCKS.pair_programs)
         self.copies = 1 if self.size < 1 << 18 or INTERPRETED else 8 if self.size < 1 << 26 else 64
 
     def programs(self, number: int, block: int, most: int = 1 << 30) -> int:
-        """Programs for so many things, a block each."""
+        """Number of programs for a number of elements and a block size."""
         return max(1, min(triton.cdiv(number, block), most))
 
 
@@ -200,88 +208,88 @@ def _scale(distance: Distance) -> float:
     return float(distance.lam)
 
 
-def _list(call: _Call, buffers: Buffers, faults: Tensor) -> None:
-    """The positives of this process, or of all processes."""
+def _list_positives(call: _Call, buffers: Buffers, faults: Tensor) -> None:
+    """List the positives of this process, or with the scope "world" of all processes."""
     device, quality = faults.device, call.spec.needs_quality
-    block, per = (4096 if INTERPRETED else 256), triton.cdiv(call.rows, CHUNKS.value)
+    block, rows_per_chunk = (4096 if INTERPRETED else 256), triton.cdiv(call.rows, CHUNKS.value)
     chunk_counts = torch.empty(CHUNKS.value, dtype=torch.int32, device=device)
     count_positives[CHUNKS.value,](
-        call.batch, chunk_counts, faults, buffers.tables, 0 if call.step else EXTREMES.value * call.groups, per,
+        call.batch, chunk_counts, faults, buffers.tables, 0 if call.step else EXTREME_WORDS.value * call.groups,
+        rows_per_chunk,
         C=call.classes, QUALITY=quality, BLOCK=block,
     )  # fmt: skip
-    several = call.processes > 1
+    several = call.world_size > 1
     capacity = WORLD_CAPACITY if several else buffers.capacity
-    positives, mine = buffers.positives, None
+    positives, send_buffer = buffers.positives, None
     if several:
-        mine = torch.empty(2 * capacity + 1, device=device)
-        positives = Positives(mine[1:], mine[1 + capacity :], buffers.group, buffers.counts)
+        send_buffer = torch.empty(2 * capacity + 1, device=device)
+        positives = Positives(send_buffer[1:], send_buffer[1 + capacity :], buffers.group, buffers.counts)
     list_positives[CHUNKS.value,](
-        call.batch, chunk_counts, positives, buffers.slots, buffers.tables, faults, per, capacity, mine,
+        call.batch, chunk_counts, positives, buffers.positive_of_row, buffers.tables, faults,
+        rows_per_chunk, capacity, send_buffer,
         C=call.classes, QUALITY=quality, GROUPS=call.groups, STEP=call.step or several, BLOCK=block,
     )  # fmt: skip
-    if mine is not None:
-        gathered = distributed.all_gather_equal(mine)
-        merge_processes[call.processes,](
+    if send_buffer is not None:
+        gathered = distributed.all_gather_equal(send_buffer)
+        merge_processes[call.world_size,](
             gathered, buffers.positives, buffers.tables, distributed.rank(), capacity, STEP=call.step, BLOCK=block
         )
 
 
-def _smooth_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
+def _sigmoid_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
     """Sums of sigmoids over the negatives: histogram, moments, Taylor expansion."""
     device, groups = sums.device, call.groups
     copies = 1 if call.grouped else call.copies
-    beyond = groups * histogram.EXPONENTS.value
-    zeros = torch.zeros(1 + beyond + groups * copies * histogram.TABLE.value, dtype=torch.int64, device=device)
-    faults, beyond_words, table = zeros[:1], zeros[1 : 1 + beyond], zeros[1 + beyond :]
+    sizes = [1, groups * histogram.EXPONENTS.value, groups * copies * histogram.TABLE_WORDS.value]
+    faults, overflow, table = torch.zeros(sum(sizes), dtype=torch.int64, device=device).split(sizes)
     moments = torch.empty(groups * 4 * histogram.CELLS.value, device=device)
-    tails = torch.empty(2 * groups, dtype=torch.float64, device=device)
-    _list(call, buffers, faults)
+    overflow_totals = torch.empty(2 * groups, dtype=torch.float64, device=device)
+    _list_positives(call, buffers, faults)
     width = _width(call.scale)
     samples = BLOCKS.samples // 2 if call.grouped else BLOCKS.samples  # half as many, or registers spill
-    programs = call.programs(call.size, samples, BLOCKS.programs)
-    turns = triton.cdiv(triton.cdiv(call.size, samples), programs)
-    most = min(call.size, turns * triton.cdiv(programs, copies) * samples)
-    digits = max(1, most.bit_length())
-    fraction = min(16, 62 - 2 * digits)  # bits of an offset: as many as fit beside a sum and a count of all samples
-    shift, ones = digits + fraction, float(1 << fraction)
+    programs = call.programs(call.size, samples, BLOCKS.scatter_programs)
+    blocks = triton.cdiv(triton.cdiv(call.size, samples), programs) * triton.cdiv(programs, copies)  # into one copy
+    count_bits = max(1, min(call.size, blocks * samples).bit_length())
+    offset_bits = min(16, 62 - 2 * count_bits)  # a 64-bit word holds the count above the sum of the offsets
+    shift, offset_scale = count_bits + offset_bits, float(1 << offset_bits)
     histogram.scatter[programs,](
-        call.batch, buffers.tables, table, beyond_words, faults, shift, ones, copies, programs,
+        call.batch, buffers.tables, table, overflow, faults, shift, offset_scale, copies, programs,
         C=call.classes, WIDTH=width, SCALE=call.scale, GROUPS=groups, BLOCK=samples,
     )  # fmt: skip
     block = histogram.CELLS.value if INTERPRETED else 32
     histogram.coarsen[histogram.CELLS.value // block, groups](
-        table, beyond_words, buffers.tables, moments, tails, shift, ones, copies,
+        table, overflow, buffers.tables, moments, overflow_totals, shift, offset_scale, copies,
         WIDTH=width, SCALE=call.scale, BLOCK=block,
     )  # fmt: skip
-    programs = call.programs(buffers.capacity, BLOCKS.rows, BLOCKS.groups)
+    programs = call.programs(buffers.capacity, BLOCKS.rows, BLOCKS.pair_programs)
     taylor.sums_over_cells[programs,](
-        call.batch, buffers.positives, buffers.tables, moments, tails, faults, sums, buffers.capacity, programs,
-        C=call.classes, WIDTH=width, SCALE=call.scale, GROUPS=groups,
+        call.batch, buffers.positives, buffers.tables, moments, overflow_totals, faults, sums, buffers.capacity,
+        programs, C=call.classes, WIDTH=width, SCALE=call.scale, GROUPS=groups,
         ERROR=isinstance(call.spec.distance, SigmoidCrossEntropy), BU=BLOCKS.rows, BC=BLOCKS.columns,
     )  # fmt: skip
 
 
 def _width(scale: float) -> float:
-    """Width of the widest bins, a power of two."""
-    return 2.0 ** math.floor(math.log2(WIDEST / scale))
+    """The largest width of bins that is a power of two."""
+    return 2.0 ** math.floor(math.log2(MAX_BIN_WIDTH / scale))
 
 
 def _step_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
-    """Sums of steps over the negatives: counts and offsets in the intervals between the ends of the ramps."""
+    """Sums of steps over the negatives: moments 0 and 1 of the intervals between the edges of the ramps."""
     capacity, device = buffers.capacity, sums.device
-    words = 2 * (call.copies * intervals.NARROW.value + (2 * capacity if 2 * capacity > intervals.NARROW.value else 0))
-    zeros = torch.zeros(1 + words, dtype=torch.int64, device=device)
-    faults, table = zeros[:1], zeros[1:]
+    replicated = intervals.MAX_REPLICATED.value
+    words = 2 * (call.copies * replicated + (2 * capacity if 2 * capacity > replicated else 0))
+    faults, table = torch.zeros(1 + words, dtype=torch.int64, device=device).split([1, words])
     moments = torch.empty(4 * capacity, dtype=torch.float64, device=device)
-    _list(call, buffers, faults)
-    programs = call.programs(capacity, BLOCKS.rows, BLOCKS.groups)
+    _list_positives(call, buffers, faults)
+    programs = call.programs(capacity, BLOCKS.rows, BLOCKS.pair_programs)
     begins, ends = buffers.ramps
     edges = (buffers.tables, buffers.edge_groups)
     sizes = {"SCALE": call.scale, "GROUPED": call.grouped}
     intervals.sort_edges[programs,](
         buffers.positives, *edges, begins, ends, programs, **sizes, BU=BLOCKS.rows, BV=BLOCKS.columns
     )
-    scattering = call.programs(call.size, BLOCKS.samples, BLOCKS.programs)
+    scattering = call.programs(call.size, BLOCKS.samples, BLOCKS.scatter_programs)
     intervals.scatter[scattering,](
         call.batch, buffers.positives, *edges, table, faults, call.copies, scattering,
         C=call.classes, **sizes, BLOCK=BLOCKS.samples,
@@ -295,9 +303,9 @@ def _step_sums(call: _Call, buffers: Buffers, sums: Tensor) -> None:
 
 
 def _weigh(call: _Call, buffers: Buffers, sums: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss's formula: the weights, and two numbers per positive whose means `reduce_loss` takes."""
+    """The formula of the loss: the weights, and the two values per positive that `reduce_loss` averages."""
     spec, capacity = call.spec, buffers.capacity
-    programs = call.programs(capacity, BLOCKS.rows, BLOCKS.groups)
+    programs = call.programs(capacity, BLOCKS.rows, BLOCKS.pair_programs)
     positives, weights = buffers.positives, buffers.weights
     sizes = {"GROUPED": call.grouped, "BU": BLOCKS.rows, "BV": BLOCKS.columns}
     first, second = values
@@ -319,34 +327,34 @@ def _weigh(call: _Call, buffers: Buffers, sums: Tensor, values: Tensor) -> tuple
     return first, second
 
 
-def _smooth_gradient(call: _Call, buffers: Buffers, upstream: Tensor, own: Tensor, out: Tensor) -> None:
+def _sigmoid_gradient(call: _Call, buffers: Buffers, upstream: Tensor, grad_positives: Tensor, grad: Tensor) -> None:
     """The adjoint of the sums of sigmoids: a cubic per cell, evaluated at every negative."""
     cells = histogram.CELLS.value + 2
-    cubics = torch.empty(call.groups * cells * 4, device=own.device)
+    cubics = torch.empty(call.groups * cells * 4, device=grad.device)
     sizes = {"WIDTH": _width(call.scale), "SCALE": call.scale, "GROUPS": call.groups}
     bc, bv = (2048, 128) if INTERPRETED else (16, 64)
     weights = buffers.weights
     taylor.cell_cubics[triton.cdiv(cells, bc), call.groups](
-        upstream, buffers.positives, buffers.tables, weights, cubics, call.processes, **sizes, BC=bc, BV=bv
+        upstream, buffers.positives, buffers.tables, weights, cubics, call.world_size, **sizes, BC=bc, BV=bv
     )
     taylor.gradient_of_cubics[call.programs(call.size, BLOCKS.samples),](
-        upstream, call.batch, buffers.positives, buffers.tables, weights, cubics, buffers.slots, own, buffers.poison,
-        out, call.processes, C=call.classes, **sizes, BLOCK=BLOCKS.samples,
+        upstream, call.batch, buffers.positives, buffers.tables, weights, cubics, buffers.positive_of_row,
+        grad_positives, buffers.nan_if_faults, grad, call.world_size, C=call.classes, **sizes, BLOCK=BLOCKS.samples,
     )  # fmt: skip
 
 
-def _step_gradient(call: _Call, buffers: Buffers, upstream: Tensor, own: Tensor, out: Tensor) -> None:
+def _step_gradient(call: _Call, buffers: Buffers, upstream: Tensor, grad_positives: Tensor, grad: Tensor) -> None:
     """The adjoint of the sums of steps: a line per interval, evaluated at every negative."""
-    lines = torch.empty(4 * buffers.capacity, device=own.device)
+    lines = torch.empty(4 * buffers.capacity, device=grad.device)
     begins, ends = buffers.ramps
     edges = (buffers.tables, buffers.edge_groups)
     sizes = {"SCALE": call.scale, "GROUPED": call.grouped}
-    programs = call.programs(2 * buffers.capacity, BLOCKS.rows, BLOCKS.groups)
+    programs = call.programs(2 * buffers.capacity, BLOCKS.rows, BLOCKS.pair_programs)
     intervals.interval_lines[programs,](
-        upstream, buffers.positives, *edges, begins, ends, buffers.weights, lines, call.processes, programs,
+        upstream, buffers.positives, *edges, begins, ends, buffers.weights, lines, call.world_size, programs,
         **sizes, BI=BLOCKS.rows, BV=BLOCKS.columns,
     )  # fmt: skip
     intervals.gradient_of_lines[call.programs(call.size, BLOCKS.samples),](
-        call.batch, buffers.positives, *edges, lines, buffers.slots, own, buffers.poison, out,
-        C=call.classes, **sizes, BLOCK=BLOCKS.samples,
+        call.batch, buffers.positives, *edges, lines, buffers.positive_of_row, grad_positives, buffers.nan_if_faults,
+        grad, C=call.classes, **sizes, BLOCK=BLOCKS.samples,
     )  # fmt: skip

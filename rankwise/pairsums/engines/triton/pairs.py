@@ -1,6 +1,7 @@
-"""The formulas of the losses: what each positive weighs, from its sums over the negatives and over all positives.
+"""The formulas of the losses: weights and error of each positive, from its sums over negatives and positives.
 
-Positives are compared pair by pair: there are hundreds, seldom thousands. Every kernel sums in a fixed order.
+Pairs of positives are computed one by one: there are hundreds of positives, rarely thousands. Every kernel sums in a
+fixed order.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ FEW_ABOVE = tl.constexpr(1e-5)
 @triton.jit
 def load_positives(positives, u, total, SCALE: tl.constexpr, STEP: tl.constexpr, QUALITY: tl.constexpr,
                    GROUPED: tl.constexpr):  # fmt: skip
-    """Coordinate, quality and group of some positives, and which of them there are."""
-    there = u < total
-    c = coordinate(tl.load(positives.logit + u, mask=there, other=0.0), SCALE, STEP)
+    """Coordinate, quality and group of the positives u, and the mask u < total."""
+    mask = u < total
+    c = coordinate(tl.load(positives.logit + u, mask=mask, other=0.0), SCALE, STEP)
     q = tl.zeros(u.shape, tl.float32)
     group = tl.zeros(u.shape, tl.int64)
     if QUALITY:
-        q = tl.load(positives.quality + u, mask=there, other=0.0)
+        q = tl.load(positives.quality + u, mask=mask, other=0.0)
     if GROUPED:
-        group = tl.load(positives.group + u, mask=there, other=0)
-    return c, q, group, there
+        group = tl.load(positives.group + u, mask=mask, other=0)
+    return c, q, group, mask
 
 
 @triton.jit
@@ -38,43 +39,43 @@ def weigh_pairwise(
     SCALE: tl.constexpr, STEP: tl.constexpr, CROSS_ENTROPY: tl.constexpr, OWN: tl.constexpr, ADAPTIVE: tl.constexpr,
     WEIGHTED: tl.constexpr, GROUPED: tl.constexpr, BU: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Pairwise error: each positive's error over its rank, and its weights."""
+    """Pairwise error: error of each positive divided by its rank, and its weights."""
     total = tl.load(positives.counts)
     for first in range(tl.program_id(0) * BU, total, programs * BU):
         u = first + tl.arange(0, BU)
-        c, q, group, mine = load_positives(positives, u, total, SCALE, STEP, ADAPTIVE or WEIGHTED, GROUPED)
-        among = tl.zeros([BU], tl.float64)  # u itself is in it, with 1/2
+        c_u, q_u, group_u, mask_u = load_positives(positives, u, total, SCALE, STEP, ADAPTIVE or WEIGHTED, GROUPED)
+        among = tl.zeros([BU], tl.float64)  # over all positives, u itself with 1/2
         lower_rank = tl.zeros([BU], tl.float64)
         lower_error = tl.zeros([BU], tl.float64)
         for start in range(0, total, BV):
             v = start + tl.arange(0, BV)
-            x, quality, theirs, there = load_positives(positives, v, total, SCALE, STEP, ADAPTIVE, GROUPED)
-            pairs = mine[:, None] & there[None, :]
+            c_v, q_v, group_v, mask_v = load_positives(positives, v, total, SCALE, STEP, ADAPTIVE, GROUPED)
+            pairs = mask_u[:, None] & mask_v[None, :]
             if GROUPED:
-                pairs = pairs & (theirs[None, :] == group[:, None])
-            d = x[None, :] - c[:, None]
+                pairs = pairs & (group_v[None, :] == group_u[:, None])
+            d = c_v[None, :] - c_u[:, None]
             rank = pair_rank(d, SCALE, STEP)
             among += tl.sum(tl.where(pairs, rank, 0.0), 1)
             if ADAPTIVE:
-                lower = pairs & (quality[None, :] < q[:, None])
+                lower = pairs & (q_v[None, :] < q_u[:, None])
                 lower_rank += tl.sum(tl.where(lower, rank, 0.0), 1)
                 if CROSS_ENTROPY:
                     lower_error += tl.sum(tl.where(lower, softplus(d, SCALE), 0.0), 1)
-        over_negatives = tl.load(sums + u, mask=mine, other=0.0)
+        over_negatives = tl.load(sums + u, mask=mask_u, other=0.0)
         balance = over_negatives + (among - 0.5) + OWN
         rank = over_negatives + lower_rank
         error = rank
         if CROSS_ENTROPY:
-            error = tl.load(sums + capacity + u, mask=mine, other=0.0) + lower_error
+            error = tl.load(sums + capacity + u, mask=mask_u, other=0.0) + lower_error
         weight = tl.full([BU], 1.0, tl.float64)
         if WEIGHTED:
-            weight = q.to(tl.float64)
+            weight = q_u.to(tl.float64)
         share = weight / balance / total
-        tl.store(weights.negatives + u, share.to(tl.float32), mask=mine)
-        tl.store(weights.lower + u, share, mask=mine)
-        tl.store(weights.pull + u, share * rank, mask=mine)
-        tl.store(errors + u, weight * error / balance, mask=mine)
-        tl.store(mistakes + u, rank / balance, mask=mine)
+        tl.store(weights.negatives + u, share.to(tl.float32), mask=mask_u)
+        tl.store(weights.lower + u, share, mask=mask_u)
+        tl.store(weights.pull + u, share * rank, mask=mask_u)
+        tl.store(errors + u, weight * error / balance, mask=mask_u)
+        tl.store(mistakes + u, rank / balance, mask=mask_u)
 
 
 @triton.jit
@@ -82,26 +83,26 @@ def interpolate_precision(
     positives, mistakes, weights, errors, programs,
     GROUPED: tl.constexpr, BU: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """Scale each positive's error to the least error of any positive that is not above it."""
+    """Scale the error of each positive down to the least error of the positives that are not above it."""
     total = tl.load(positives.counts)
     for first in range(tl.program_id(0) * BU, total, programs * BU):
         u = first + tl.arange(0, BU)
-        p, _, group, mine = load_positives(positives, u, total, 1.0, False, False, GROUPED)
-        own = tl.load(mistakes + u, mask=mine, other=0.0)
+        p, _, group_u, mask_u = load_positives(positives, u, total, 1.0, False, False, GROUPED)
+        own = tl.load(mistakes + u, mask=mask_u, other=0.0)
         best = own
         for start in range(0, total, BV):
             v = start + tl.arange(0, BV)
-            x, _unread, theirs, there = load_positives(positives, v, total, 1.0, False, False, GROUPED)
-            pairs = there[None, :] & (x[None, :] <= p[:, None])
+            x, _unread, group_v, mask_v = load_positives(positives, v, total, 1.0, False, False, GROUPED)
+            pairs = mask_v[None, :] & (x[None, :] <= p[:, None])
             if GROUPED:
-                pairs = pairs & (theirs[None, :] == group[:, None])
-            theirs_error = tl.load(mistakes + v, mask=there, other=INF)[None, :]
-            best = tl.minimum(best, tl.min(tl.where(pairs, theirs_error, INF), 1))
+                pairs = pairs & (group_v[None, :] == group_u[:, None])
+            error_v = tl.load(mistakes + v, mask=mask_v, other=INF)[None, :]
+            best = tl.minimum(best, tl.min(tl.where(pairs, error_v, INF), 1))
         factor = tl.where(own > 0, best / tl.where(own > 0, own, 1.0), 1.0)
-        share = tl.load(weights.negatives + u, mask=mine, other=0.0)
-        tl.store(weights.negatives + u, (share * factor).to(tl.float32), mask=mine)
-        tl.store(weights.pull + u, tl.load(weights.pull + u, mask=mine, other=0.0) * factor, mask=mine)
-        tl.store(errors + u, tl.load(errors + u, mask=mine, other=0.0) * factor, mask=mine)
+        share = tl.load(weights.negatives + u, mask=mask_u, other=0.0)
+        tl.store(weights.negatives + u, (share * factor).to(tl.float32), mask=mask_u)
+        tl.store(weights.pull + u, tl.load(weights.pull + u, mask=mask_u, other=0.0) * factor, mask=mask_u)
+        tl.store(errors + u, tl.load(errors + u, mask=mask_u, other=0.0) * factor, mask=mask_u)
 
 
 @triton.jit
@@ -113,35 +114,35 @@ def weigh_ranksort(
     total = tl.load(positives.counts)
     for first in range(tl.program_id(0) * BU, total, programs * BU):
         u = first + tl.arange(0, BU)
-        c, q, group, mine = load_positives(positives, u, total, SCALE, True, True, GROUPED)
+        c_u, q_u, group_u, mask_u = load_positives(positives, u, total, SCALE, True, True, GROUPED)
         among = tl.zeros([BU], tl.float64)  # over all positives, u itself with 1/2
         lacking = tl.zeros([BU], tl.float64)
         worse = tl.zeros([BU], tl.float64)  # over those of lower quality
         worse_lacking = tl.zeros([BU], tl.float64)
         for start in range(0, total, BV):
             v = start + tl.arange(0, BV)
-            x, quality, theirs, there = load_positives(positives, v, total, SCALE, True, True, GROUPED)
-            pairs = mine[:, None] & there[None, :]
+            c_v, q_v, group_v, mask_v = load_positives(positives, v, total, SCALE, True, True, GROUPED)
+            pairs = mask_u[:, None] & mask_v[None, :]
             if GROUPED:
-                pairs = pairs & (theirs[None, :] == group[:, None])
-            rank = tl.where(pairs, pair_rank(x[None, :] - c[:, None], SCALE, True), 0.0)
-            lower = quality[None, :] < q[:, None]
-            lack = rank * (1.0 - quality.to(tl.float64))[None, :]
+                pairs = pairs & (group_v[None, :] == group_u[:, None])
+            rank = tl.where(pairs, pair_rank(c_v[None, :] - c_u[:, None], SCALE, True), 0.0)
+            lower = q_v[None, :] < q_u[:, None]
+            lack = rank * (1.0 - q_v.to(tl.float64))[None, :]
             among += tl.sum(rank, 1)
             lacking += tl.sum(lack, 1)
             worse += tl.sum(tl.where(lower, rank, 0.0), 1)
             worse_lacking += tl.sum(tl.where(lower, lack, 0.0), 1)
-        above = tl.load(sums + u, mask=mine, other=0.0)
-        among = tl.where(mine, among, 1.0)
-        # The mean lack of quality above u less that of those with at least u's quality.
+        above = tl.load(sums + u, mask=mask_u, other=0.0)
+        among = tl.where(mask_u, among, 1.0)
+        # The mean of 1 - quality over the positives above u, minus the same over those of at least the quality of u.
         error = (worse_lacking - worse * lacking / among) / (among - worse)
         share = tl.where(worse > FEW_MISSORTED, error / tl.maximum(worse, FEW_MISSORTED), 0.0)
         wrong = above / (among + above)
-        tl.store(weights.negatives + u, (1.0 / (among + above) / total).to(tl.float32), mask=mine)
-        tl.store(weights.lower + u, share / total, mask=mine)
-        tl.store(weights.pull + u, (share * worse + wrong) / total, mask=mine)
-        tl.store(ranking + u, wrong, mask=mine)
-        tl.store(sorting + u, error, mask=mine)
+        tl.store(weights.negatives + u, (1.0 / (among + above) / total).to(tl.float32), mask=mask_u)
+        tl.store(weights.lower + u, share / total, mask=mask_u)
+        tl.store(weights.pull + u, (share * worse + wrong) / total, mask=mask_u)
+        tl.store(ranking + u, wrong, mask=mask_u)
+        tl.store(sorting + u, error, mask=mask_u)
 
 
 @triton.jit
@@ -149,62 +150,64 @@ def weigh_alrp(
     positives, sums, weights, ranks, errors, programs,
     SCALE: tl.constexpr, TAU: tl.constexpr, GROUPED: tl.constexpr, BU: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """aLRP: each positive's share of negatives in its rank, and its weights, which take the box errors in."""
+    """aLRP: the share of negatives in the rank of each positive, and its weights, which include the box errors."""
     total = tl.load(positives.counts)
     for first in range(tl.program_id(0) * BU, total, programs * BU):
         u = first + tl.arange(0, BU)
-        c, _q, group, mine = load_positives(positives, u, total, SCALE, True, True, GROUPED)
+        c_u, _q, group_u, mask_u = load_positives(positives, u, total, SCALE, True, True, GROUPED)
         among = tl.zeros([BU], tl.float64)
         boxes = tl.zeros([BU], tl.float64)
         for start in range(0, total, BV):
             v = start + tl.arange(0, BV)
-            x, quality, theirs, there = load_positives(positives, v, total, SCALE, True, True, GROUPED)
-            pairs = there[None, :] & (u[:, None] != v[None, :])
+            c_v, q_v, group_v, mask_v = load_positives(positives, v, total, SCALE, True, True, GROUPED)
+            pairs = mask_v[None, :] & (u[:, None] != v[None, :])
             if GROUPED:
-                pairs = pairs & (theirs[None, :] == group[:, None])
-            rank = tl.where(pairs, pair_rank(x[None, :] - c[:, None], SCALE, True), 0.0)
+                pairs = pairs & (group_v[None, :] == group_u[:, None])
+            rank = tl.where(pairs, pair_rank(c_v[None, :] - c_u[:, None], SCALE, True), 0.0)
             among += tl.sum(rank, 1)
-            boxes += tl.sum(rank * ((1.0 - quality.to(tl.float64)) * (0.5 / (1.0 - TAU)))[None, :], 1)
-        above = tl.load(sums + u, mask=mine, other=0.0)
+            boxes += tl.sum(rank * ((1.0 - q_v.to(tl.float64)) * (0.5 / (1.0 - TAU)))[None, :], 1)
+        above = tl.load(sums + u, mask=mask_u, other=0.0)
         rank = above + among + 1.0
         pull = tl.where(above > FEW_ABOVE, (above + boxes) / rank, 0.0) / total
-        tl.store(weights.negatives + u, (pull / tl.maximum(above, FEW_ABOVE)).to(tl.float32), mask=mine)
-        tl.store(weights.pull + u, pull, mask=mine)
-        tl.store(ranks + u, rank, mask=mine)
-        tl.store(errors + u, above / rank, mask=mine)
+        tl.store(weights.negatives + u, (pull / tl.maximum(above, FEW_ABOVE)).to(tl.float32), mask=mask_u)
+        tl.store(weights.pull + u, pull, mask=mask_u)
+        tl.store(ranks + u, rank, mask=mask_u)
+        tl.store(errors + u, above / rank, mask=mask_u)
 
 
 @triton.jit
 def box_weights(
-    positives, ranks, slots, batch, out, copies,
+    positives, ranks, positive_of_row, batch, out, world_size,
     C: tl.constexpr, SCALE: tl.constexpr, GROUPED: tl.constexpr, BU: tl.constexpr, BV: tl.constexpr,
 ):  # fmt: skip
-    """aLRP: how much each row's box error counts: one over the rank of every positive it is above; 0 if no positive."""
+    """aLRP: weight of the box error of each row: Σ_u H(p_v - p_u) / rank_u for a positive v, else 0."""
     total = tl.load(positives.counts)
     row = tl.program_id(0) * BU + tl.arange(0, BU)
     label = tl.load(batch.labels + row, mask=row < batch.rows, other=C)
     positive = (label >= 0) & (label < C)
     weight = tl.zeros([BU], tl.float64)
     if tl.max(positive.to(tl.int32)) > 0:
-        v = tl.load(positives.counts + 1) + tl.load(slots + row, mask=positive, other=0)
+        v = tl.load(positives.counts + 1) + tl.load(positive_of_row + row, mask=positive, other=0)
         v = tl.where(positive, v, total)
-        c, _, group, mine = load_positives(positives, v, total, SCALE, True, False, GROUPED)
+        c_v, _, group_v, mask_v = load_positives(positives, v, total, SCALE, True, False, GROUPED)
         for start in range(0, total, BV):
             u = start + tl.arange(0, BV)
-            x, _unread, theirs, there = load_positives(positives, u, total, SCALE, True, False, GROUPED)
-            rank = tl.where(u[None, :] == v[:, None], 1.0, pair_rank(c[:, None] - x[None, :], SCALE, True))
-            pairs = mine[:, None] & there[None, :]
+            c_u, _unread, group_u, mask_u = load_positives(positives, u, total, SCALE, True, False, GROUPED)
+            rank = tl.where(u[None, :] == v[:, None], 1.0, pair_rank(c_v[:, None] - c_u[None, :], SCALE, True))
+            pairs = mask_v[:, None] & mask_u[None, :]
             if GROUPED:
-                pairs = pairs & (theirs[None, :] == group[:, None])
-            inverse = 1.0 / tl.load(ranks + u, mask=there, other=1.0)
+                pairs = pairs & (group_u[None, :] == group_v[:, None])
+            inverse = 1.0 / tl.load(ranks + u, mask=mask_u, other=1.0)
             weight += tl.sum(tl.where(pairs, rank * inverse[None, :], 0.0), 1)
-        weight = weight * copies / tl.maximum(total, 1)
+        weight = weight * world_size / tl.maximum(total, 1)
     tl.store(out + row, weight.to(tl.float32), mask=row < batch.rows)
 
 
 @triton.jit
-def reduce_loss(positives, first, second, sums, loss, log, poison, capacity, BOTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The loss and the numbers for the log, by one program: means over the positives. Faults make the loss NaN."""
+def reduce_loss(
+    positives, first, second, sums, loss, log, nan_if_faults, capacity, BOTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Loss and numbers for the log, by one program: means over the positives. With faults the loss is NaN."""
     total = tl.load(positives.counts)
     one = tl.zeros([BLOCK], tl.float64)
     two = tl.zeros([BLOCK], tl.float64)
@@ -221,7 +224,7 @@ def reduce_loss(positives, first, second, sums, loss, log, poison, capacity, BOT
     if BOTH:
         value += other
     tl.store(loss, value.to(tl.float32))
-    tl.store(poison, bad.to(tl.float32))
+    tl.store(nan_if_faults, bad.to(tl.float32))
     tl.store(log, total.to(tl.float64))
     tl.store(log + 1, faults)
     if BOTH:
@@ -233,27 +236,27 @@ def reduce_loss(positives, first, second, sums, loss, log, poison, capacity, BOT
 
 @triton.jit
 def positive_gradients(
-    upstream, positives, weights, own, copies, programs,
+    upstream, positives, weights, grad_positives, world_size, programs,
     SCALE: tl.constexpr, STEP: tl.constexpr, LOWER: tl.constexpr, GROUPED: tl.constexpr, BU: tl.constexpr,
     BV: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of this process's positives: pulled up by errors, with LOWER pushed down by higher quality."""
+    """The gradient of this process's positives: -pull, with LOWER plus the push by positives of higher quality."""
     total = tl.load(positives.counts)
-    shift = tl.load(positives.counts + 1)
-    outer = tl.load(upstream).to(tl.float64) * copies
-    end = shift + tl.load(positives.counts + 2)
-    for first in range(shift + tl.program_id(0) * BU, end, programs * BU):
+    offset = tl.load(positives.counts + 1)
+    factor = tl.load(upstream).to(tl.float64) * world_size
+    end = offset + tl.load(positives.counts + 2)
+    for first in range(offset + tl.program_id(0) * BU, end, programs * BU):
         v = first + tl.arange(0, BU)
-        c, q, group, mine = load_positives(positives, v, end, SCALE, STEP, LOWER, GROUPED)
+        c_v, q_v, group_v, mask_v = load_positives(positives, v, end, SCALE, STEP, LOWER, GROUPED)
         pushed = tl.zeros([BU], tl.float64)
         if LOWER:
             for start in range(0, total, BV):
                 u = start + tl.arange(0, BV)
-                x, quality, theirs, there = load_positives(positives, u, total, SCALE, STEP, True, GROUPED)
-                pairs = there[None, :] & (quality[None, :] > q[:, None])
+                c_u, q_u, group_u, mask_u = load_positives(positives, u, total, SCALE, STEP, True, GROUPED)
+                pairs = mask_u[None, :] & (q_u[None, :] > q_v[:, None])
                 if GROUPED:
-                    pairs = pairs & (theirs[None, :] == group[:, None])
-                w = tl.load(weights.lower + u, mask=there, other=0.0)[None, :]
-                pushed += tl.sum(tl.where(pairs, w * pair_rank(c[:, None] - x[None, :], SCALE, STEP), 0.0), 1)
-        pull = tl.load(weights.pull + v, mask=mine, other=0.0)
-        tl.store(own + v - shift, (outer * (pushed - pull)).to(tl.float32), mask=mine)
+                    pairs = pairs & (group_u[None, :] == group_v[:, None])
+                w = tl.load(weights.lower + u, mask=mask_u, other=0.0)[None, :]
+                pushed += tl.sum(tl.where(pairs, w * pair_rank(c_v[:, None] - c_u[None, :], SCALE, STEP), 0.0), 1)
+        pull = tl.load(weights.pull + v, mask=mask_v, other=0.0)
+        tl.store(grad_positives + v - offset, (factor * (pushed - pull)).to(tl.float32), mask=mask_v)
