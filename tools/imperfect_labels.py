@@ -21,6 +21,7 @@ import argparse
 import json
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from rankwise.config.datasets import open_datasets
 from rankwise.config.recipe import Recipe, parse_recipe
 from rankwise.criterion import Criterion
 from rankwise.data import EvalTransform
-from rankwise.evaluation.coco import evaluate
+from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.models import Detector
 from rankwise.training.average import MovingAverage
 from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
@@ -91,12 +92,26 @@ def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole:
                 *(f"--model.input.short_side={config.size}", f"--model.input.max_side={config.size}"),
             ]
         )
-        file.write_text(json.dumps(train(recipe, loss, seed, config.steps, whole / f"features{config.size}.pt")))
+
+        def criterion(done: float) -> Criterion:
+            names = {**vars(rankwise.losses), "ClassOfImage": ClassOfImage, "done": math.floor(10 * done) / 10}
+            return Criterion(eval(loss, names), ATSS(), recipe.box)
+
+        found = train(recipe, criterion, seed, config.steps, whole / f"features{config.size}.pt")
+        file.write_text(json.dumps({name: getattr(found, name) for name in ("ap", "ap50", "ap75", "per_class")}))
     return float(json.loads(file.read_text())["ap"])
 
 
-def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict[str, Any]:
-    """Trains neck and head on cached features, and evaluates them."""
+def train(recipe: Recipe, criterion: Callable[[float], Criterion], seed: int, steps: int, cache: Path) -> Evaluation:
+    """Trains neck and head on cached features, and evaluates them.
+
+    Args:
+        recipe: The recipe.
+        criterion: The criterion of a step, given the share of the steps done.
+        seed: The seed of the weights and of the order of the images.
+        steps: The number of steps.
+        cache: The file of the features, written if it does not exist.
+    """
     torch.manual_seed(seed)
     train_set, val_set = open_datasets(recipe.data, recipe.model.input)
     detector = Detector(recipe.model, train_set.classes)
@@ -119,16 +134,14 @@ def train(recipe: Recipe, loss: str, seed: int, steps: int, cache: Path) -> dict
         picked, order = order[:BATCH], order[BATCH:]
         keys = list(zip(picked, rng.integers(0, 2, BATCH), strict=True))
         set_lr(optimizer, lr_factor(step, recipe.schedule, len(sizes) // BATCH, steps))
-        made = eval(loss, {**vars(rankwise.losses), "ClassOfImage": ClassOfImage, "done": 10 * step // steps / 10})
-        criterion = Criterion(made, ATSS(), recipe.box)
-        losses = criterion(detector(_batch(levels, keys)), [targets[image][flip] for image, flip in keys])
+        batch = [targets[image][flip] for image, flip in keys]
+        losses = criterion(step / steps)(detector(_batch(levels, keys)), batch)
         optimizer.zero_grad(set_to_none=True)
         losses.total.backward()
         torch.nn.utils.clip_grad_norm_(detector.parameters(), recipe.optimizer.clip_norm)
         optimizer.step()
         ema.update(step)
-    result = _evaluate(ema.module.eval(), val_set, *cached["val"])
-    return {"ap": result.ap, "ap50": result.ap50, "ap75": result.ap75, "per_class": result.per_class}
+    return _evaluate(ema.module.eval(), val_set, *cached["val"])
 
 
 class ClassOfImage(rankwise.losses.APELoss):
@@ -184,7 +197,7 @@ def _targets(record: Any, size: tuple[int, int]) -> list[dict[str, Tensor]]:
 
 
 @torch.inference_mode()
-def _evaluate(detector: Any, data: Any, levels: list[Tensor], sizes: list[tuple[int, int]]) -> Any:
+def _evaluate(detector: Any, data: Any, levels: list[Tensor], sizes: list[tuple[int, int]]) -> Evaluation:
     detector._prepare = lambda features: features
     found = {}
     for first in range(0, len(sizes), 25):
