@@ -57,9 +57,7 @@ def _run(words: list[str]) -> None:
         return
     verb = " ".join(words[:2]) if words[0] == "data" else words[0]
     if verb in ("data", "data -h", "data --help"):
-        print("rankwise data check DIR      summarize a dataset and list its faults")
-        print("rankwise data show DIR       draw augmented training images with their boxes")
-        print("rankwise data shapes DIR     write the built-in dataset as a COCO folder")
+        print("\n".join(line for line in USAGE.splitlines() if line.startswith("  rankwise data ")))
         return
     try:
         if verb not in VERBS:

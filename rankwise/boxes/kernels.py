@@ -46,14 +46,20 @@ class GIoULoss(torch.autograd.Function):
 
 
 @triton.jit
+def load(boxes, at, valid):  # type: ignore[no-untyped-def]
+    """Left, top, right and bottom of the boxes at these indices."""
+    left, top = tl.load(boxes + at * 4, mask=valid), tl.load(boxes + at * 4 + 1, mask=valid)
+    right, bottom = tl.load(boxes + at * 4 + 2, mask=valid), tl.load(boxes + at * 4 + 3, mask=valid)
+    return left, top, right, bottom
+
+
+@triton.jit
 def paired_iou(boxes, others, result, number, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """One lane per pair."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = at < number
-    x1, y1 = tl.load(boxes + at * 4, mask=valid), tl.load(boxes + at * 4 + 1, mask=valid)
-    x2, y2 = tl.load(boxes + at * 4 + 2, mask=valid), tl.load(boxes + at * 4 + 3, mask=valid)
-    u1, v1 = tl.load(others + at * 4, mask=valid), tl.load(others + at * 4 + 1, mask=valid)
-    u2, v2 = tl.load(others + at * 4 + 2, mask=valid), tl.load(others + at * 4 + 3, mask=valid)
+    x1, y1, x2, y2 = load(boxes, at, valid)
+    u1, v1, u2, v2 = load(others, at, valid)
     width = tl.maximum(tl.minimum(x2, u2) - tl.maximum(x1, u1), 0.0)
     height = tl.maximum(tl.minimum(y2, v2) - tl.maximum(y1, v1), 0.0)
     shared = width * height
@@ -71,10 +77,8 @@ def giou(  # type: ignore[no-untyped-def]
     """One lane per pair: 1 - GIoU and its gradient. Where two sides are equal, this box gets half of the gradient."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     valid = at < number
-    x1, y1 = tl.load(boxes + at * 4, mask=valid), tl.load(boxes + at * 4 + 1, mask=valid)
-    x2, y2 = tl.load(boxes + at * 4 + 2, mask=valid), tl.load(boxes + at * 4 + 3, mask=valid)
-    u1, v1 = tl.load(others + at * 4, mask=valid), tl.load(others + at * 4 + 1, mask=valid)
-    u2, v2 = tl.load(others + at * 4 + 2, mask=valid), tl.load(others + at * 4 + 3, mask=valid)
+    x1, y1, x2, y2 = load(boxes, at, valid)
+    u1, v1, u2, v2 = load(others, at, valid)
     width = tl.minimum(x2, u2) - tl.maximum(x1, u1)
     height = tl.minimum(y2, v2) - tl.maximum(y1, v1)
     inside = (width > 0) & (height > 0)

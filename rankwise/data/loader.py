@@ -8,6 +8,8 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,23 +66,24 @@ def mixed(*numbers: int) -> int:
     return state >> 1  # torch generators accept 63 bits
 
 
+@dataclass(eq=False)
 class _Batches(Sampler[list[_Key]]):
     """The images of this process in each step of an epoch."""
 
-    def __init__(
-        self,
-        images: int,
-        batch_size: int,
-        shuffle: bool,
-        seed: int,
-        rank: int,
-        world_size: int,
-        factors: Sequence[float] | None = None,
-    ) -> None:
-        self.images, self.batch_size, self.shuffle, self.seed = images, batch_size, shuffle, seed
-        self.rank, self.world_size, self.factors = rank, world_size, factors
-        self.total = images if factors is None else epoch_images(factors)
-        self.epoch = self.start = 0
+    images: int
+    batch_size: int
+    shuffle: bool
+    seed: int
+    rank: int
+    world_size: int
+    factors: Sequence[float] | None
+    epoch: int = 0
+    start: int = 0
+
+    @property
+    def total(self) -> int:
+        """Number of images per epoch, over all processes."""
+        return self.images if self.factors is None else epoch_images(self.factors)
 
     def __len__(self) -> int:
         full, rest = divmod(self.total, self.batch_size)
@@ -120,19 +123,10 @@ class _Seeded(Dataset[tuple[Tensor, Target] | DataError]):
                 return error  # raised where the batch is used, without the traceback of the worker
 
 
-class _Collate:
-    """Collates a batch, unless one of its items is an error."""
-
-    def __init__(self, divisor: int, colour: tuple[int, int, int]) -> None:
-        self.divisor, self.colour = divisor, colour
-
-    def __call__(self, items: list[tuple[Tensor, Target] | DataError]) -> Batch | DataError:
-        good = []
-        for item in items:
-            if isinstance(item, DataError):
-                return item
-            good.append(item)
-        return collate(good, self.divisor, self.colour)
+def _collate_or_error(items: list[Any], divisor: int, colour: tuple[int, int, int]) -> Batch | DataError:
+    """The batch, unless one of its items is an error: then the first one."""
+    error = next((item for item in items if isinstance(item, DataError)), None)
+    return collate(items, divisor, colour) if error is None else error
 
 
 class Loader:
@@ -261,7 +255,7 @@ def build_loader(
         _Seeded(dataset, seed),
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_Collate(divisor, colour),
+        collate_fn=partial(_collate_or_error, divisor=divisor, colour=colour),
         pin_memory=pin_memory,
         generator=torch.Generator(),  # a separate one: the loader must not affect the random state of the training
         **more,

@@ -10,7 +10,7 @@ import copy
 import math
 import mmap
 from collections.abc import Sequence
-from typing import overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -240,11 +240,7 @@ class _Records(Sequence[ImageRecord]):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    @overload
-    def __getitem__(self, index: int) -> ImageRecord: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[ImageRecord]: ...
-    def __getitem__(self, index: int | slice) -> ImageRecord | list[ImageRecord]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(len(self)))]
         return self._dataset.load(index)[1]

@@ -139,13 +139,13 @@ def calibration_data(matches: Matches, classes: int) -> dict[str, Any]:
     """The arguments of :meth:`Calibration.fit` from matches at IoU 0.5 with raw scores, without detections on crowd
     regions."""
     counted = ~matches.ignored
-    detections, objects = matches.detections, matches.objects
+    detections = matches.detections
     return {
         "scores": detections.scores[counted],
         "labels": detections.labels[counted],
         "correct": matches.correct[counted],
         "images": detections.image_ids[counted],
-        "objects": np.bincount(objects.labels[~objects.crowd], minlength=classes),
+        "objects": matches.objects.per_class(classes),
     }
 
 

@@ -38,6 +38,10 @@ class ObjectTable:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def per_class(self, classes: int) -> NDArray[np.int64]:
+        """Number of objects of each class, without crowd regions, [C]."""
+        return np.bincount(self.labels[~self.crowd], minlength=classes)
+
 
 @dataclass(frozen=True)
 class DetectionTable:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rankwise.evaluation.calibration import describe
 from rankwise.evaluation.thresholds import WIDE
 from rankwise.files.names import brief
@@ -60,8 +58,8 @@ def _classes(evaluation: Evaluation) -> Table:
     f1 = "F1" if evaluation.given_thresholds else "best F1"
     for name in ("objects", "AP", f1, "precision", "recall", "at score", *(["95 %"] if known else [])):
         table.add_column(name, justify="right", no_wrap=True)
-    objects, thresholds = evaluation.matches.objects, evaluation.thresholds
-    counts = np.bincount(objects.labels[~objects.crowd], minlength=len(evaluation.per_class)).tolist()
+    thresholds = evaluation.thresholds
+    counts = evaluation.matches.objects.per_class(len(evaluation.per_class)).tolist()
     rows = [
         (name, count, evaluation.per_class[name], cut)
         for (name, cut), count in zip(thresholds.per_class.items(), counts, strict=True)

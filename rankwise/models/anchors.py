@@ -85,8 +85,5 @@ class Anchors:
         level_sizes = tuple(height * width * self.settings.per_location for height, width in sizes)
         return AnchorGrid(torch.cat(boxes), torch.cat(strides), level_sizes)
 
-    def __deepcopy__(self, memo: dict) -> Anchors:
-        return Anchors(self.settings, self.strides)  # a copied detector does not need the cache
-
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict:  # a copied detector does not need the cache
         return {"settings": self.settings, "strides": self.strides, "_made": OrderedDict()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +27,9 @@ class DeformableConv2d(nn.Module):
         self.padding = convolution.padding
         self.dilation = convolution.dilation
         self.taps = convolution.kernel_size[0] * convolution.kernel_size[1]
-        self.offset = nn.Conv2d(
-            convolution.in_channels,
-            3 * self.taps,
-            convolution.kernel_size,  # type: ignore[arg-type]  # torch declares these as tuples of any length
-            convolution.stride,  # type: ignore[arg-type]
-            convolution.padding,  # type: ignore[arg-type]
-            convolution.dilation,  # type: ignore[arg-type]
-        )
+        # torch declares these as tuples of any length
+        shape: Any = (convolution.kernel_size, convolution.stride, convolution.padding, convolution.dilation)
+        self.offset = nn.Conv2d(convolution.in_channels, 3 * self.taps, *shape)
         nn.init.zeros_(self.offset.weight)
         assert self.offset.bias is not None
         nn.init.zeros_(self.offset.bias)

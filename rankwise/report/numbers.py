@@ -84,8 +84,7 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
 
 def class_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     """One row per class: name, objects, AP, and its best threshold."""
-    objects = evaluation.matches.objects
-    counts = np.bincount(objects.labels[~objects.crowd], minlength=len(evaluation.per_class)).tolist()
+    counts = evaluation.matches.objects.per_class(len(evaluation.per_class)).tolist()
     return [
         {
             "name": name,

@@ -109,15 +109,8 @@ def page_data(runs: Sequence[RunData], images: int = 100) -> dict[str, Any]:
         dataset = same[0].dataset
         rows = picture_rows(dataset, choose_images(same, images // len(keys)), BUDGET // len(keys))
         colors = [hex_color(label) for label in range(len(same[0].classes))]
-        datasets.append(
-            {
-                "name": same[0].dataset_name,
-                "classes": same[0].classes,
-                "colors": colors,
-                "images": len(dataset),
-                "sheet": rows,
-            }
-        )
+        named = {"name": same[0].dataset_name, "classes": same[0].classes, "colors": colors}
+        datasets.append({**named, "images": len(dataset), "sheet": rows})
     return {
         "version": rankwise.__version__,
         "created": datetime.now().strftime("%Y-%m-%d %H:%M"),

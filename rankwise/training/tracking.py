@@ -163,17 +163,8 @@ class Tracker:
         means = self._means()
         speed = self._images / max(1e-9, now - self._since)
         self._sums, self._steps, self._images, self._since = {}, 0, 0, now
-        self.write(
-            {
-                "kind": "train",
-                "step": step,
-                "epoch": epoch,
-                **means,
-                "lr": lr,
-                "images_per_second": round(speed, 2),
-                **extra,
-            }
-        )
+        start = {"kind": "train", "step": step, "epoch": epoch}
+        self.write({**start, **means, "lr": lr, "images_per_second": round(speed, 2), **extra})
         self._shown = {name: means.get(name) for name in ("ranking", "box")}
         self._extras = [f"{speed:.1f} img/s", f"positives {means.get('positives') or 0:.0f}"]
         if (unmatched := means.get("unmatched") or 0) >= 0.05:  # objects without positives
