@@ -125,7 +125,7 @@ def measure(case: Case, data: Path) -> dict[str, Any]:
         start = time.perf_counter()
         for _ in range(case.steps):
             run.watch.start_step(wanted=True)
-            with run.watch.part("wait"):
+            with run.watch.stage("wait"):
                 batch = run.fetch(batches)
             assert isinstance(batch, Batch)
             values, _ = run.train_step(batch, stop)

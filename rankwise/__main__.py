@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-# Python puts the current folder first for -m: what lies there is not ours to import.
+# With -m, Python searches the current folder first, whose modules must not replace those of rankwise.
 if Path(__file__).parents[1] != Path.cwd() and sys.path and sys.path[0] in ("", str(Path.cwd())):
     del sys.path[0]
 

@@ -48,18 +48,16 @@ def overlaps(boxes: Tensor, ends: list[int], anchors: Tensor) -> tuple[Tensor, T
     return found
 
 
-def claim_best(
-    boxes: Tensor, ends: list[int], anchors: Tensor, best_iou: Tensor, wanting: Tensor, owner: Tensor
-) -> None:
-    """See :func:`rankwise.assign.overlap.owned_anchors`: gives objects that want them their best anchors, in place."""
-    if bool(wanting.any()):
+def claim_best(boxes: Tensor, ends: list[int], anchors: Tensor, best_iou: Tensor, below: Tensor, owner: Tensor) -> None:
+    """See :func:`rankwise.assign.overlap.owned_anchors`: objects below the threshold get their best anchors."""
+    if bool(below.any()):
         bounds = np.array([0, *ends])
         _claim_best(
             boxes.contiguous().numpy(),
             bounds,
             anchors.T.contiguous().numpy(),
             best_iou.numpy(),
-            wanting.numpy(),
+            below.numpy(),
             owner.numpy(),
         )
 
@@ -159,7 +157,7 @@ def _overlaps(boxes, bounds, anchors, iou, owner, best_iou, best_anchor):  # typ
 
 
 @jit
-def _claim_best(boxes, bounds, anchors, best_iou, wanting, owner):  # type: ignore[no-untyped-def]
+def _claim_best(boxes, bounds, anchors, best_iou, below, owner):  # type: ignore[no-untyped-def]
     x1, y1, x2, y2 = anchors[0], anchors[1], anchors[2], anchors[3]
     area = _areas(x1, y1, x2, y2)
     row = np.empty(len(x1), np.float32)
@@ -167,7 +165,7 @@ def _claim_best(boxes, bounds, anchors, best_iou, wanting, owner):  # type: igno
     for image in range(len(bounds) - 1):
         claim[:] = 0  # the IoU of what was claimed here; what an object has by the threshold stays its own
         for t in range(bounds[image], bounds[image + 1]):
-            if not wanting[t]:
+            if not below[t]:
                 continue
             _iou_row(boxes[t], x1, y1, x2, y2, area, row)
             for a in range(len(row)):

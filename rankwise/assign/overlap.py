@@ -69,12 +69,12 @@ def owned_anchors(
     owner = torch.where(overlaps.iou >= threshold, overlaps.object, -1)
     best = overlaps.best_iou
     # Above the threshold nothing is left to do: the best anchor already belongs to the object that overlaps it most.
-    wanting = (best < threshold) & (best > 0) & (best >= low_quality)
+    below = (best < threshold) & (best > 0) & (best >= low_quality)
     if anchors.device.type == "cpu":
-        numba_loops.claim_best(objects.boxes, objects.ends, anchors, best, wanting, owner)
+        numba_loops.claim_best(objects.boxes, objects.ends, anchors, best, below, owner)
         return owner
     boxes, slot = objects.padded
-    wanted = torch.where(wanting, best, -1)
+    wanted = torch.where(below, best, -1)
     target = best.new_full(boxes.shape[:2], -1).flatten().index_copy_(0, slot, wanted).view(boxes.shape[:2])[..., None]
     for piece in pieces(boxes[..., 0].numel(), len(anchors), anchors.device):
         table = _table(boxes, anchors[piece]) if overlaps.table is None else overlaps.table

@@ -152,7 +152,7 @@ def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], str]:
     device = "the larger detector, because there is a GPU" if gpu else "a small detector, because no GPU was found"
     init = value_of(words, "--train.init")
     if init:
-        # Muon's large steps pay from random weights, not here.
+        # Muon is faster from random weights only.
         recipe, optimizer, lr = ("own_data", "SGD", 0.01) if gpu else ("small_scratch", "AdamW", 0.0015)
         flags = [f"--optimizer.name={optimizer}", f"--optimizer.lr={lr * FINE_TUNING:g}"]
         return recipe, flags, f"fine-tunes the detector of {init}"

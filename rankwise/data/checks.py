@@ -98,7 +98,7 @@ def check(
     try:
         source = find_source(root, max_pixels)
     except DataError as error:
-        return CheckReport(root, faults=[_whole_file(error)])
+        return CheckReport(root, faults=[_unusable(error)])
     report = CheckReport(root, source.name)
     classes: dict[str, list[str]] = {}
     records: dict[str, list[ImageRecord]] = {}
@@ -107,7 +107,7 @@ def check(
         try:
             reading = source.read(split)
         except DataError as error:
-            report.faults.append(_whole_file(error))
+            report.faults.append(_unusable(error))
             continue
         known = set(report.faults)  # a file shared by several splits is faulty in each
         report.faults.extend(fault for fault in reading.faults if fault not in known)
@@ -147,7 +147,7 @@ def _nothing_in(split: SplitReport) -> Fault:
     return Fault("empty split", f"{split.name} split", what, "check that its annotations are where the format has them")
 
 
-def _whole_file(error: DataError) -> Fault:
+def _unusable(error: DataError) -> Fault:
     """The fault of an unusable file or folder."""
     file, _, rest = str(error).partition(": ")
     what, _, todo = rest.partition("; ")

@@ -75,7 +75,7 @@ class CocoSource:
         base = self._image_folder(entries, split, path)
         images: dict[int, int | None] = {}
         for position, entry in enumerate(entries):
-            image_id = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
+            image_id = _integer(entry.get("id")) if isinstance(entry, dict) else None
             todo = "give each image a unique integer"
             if image_id is None:
                 where = f"entry {position} of images"
@@ -90,7 +90,7 @@ class CocoSource:
             found = collector.find_image(name, base, file, label)
             if found is None:
                 continue
-            width, height = (_whole_number(entry.get(side, 0)) for side in ("width", "height"))
+            width, height = (_integer(entry.get(side, 0)) for side in ("width", "height"))
             if width is None or height is None or width < 0 or height < 0:
                 what = f"has the size {shortened(entry.get('width'))} × {shortened(entry.get('height'))}"
                 todo = "give width and height in pixels, or remove both"
@@ -121,7 +121,7 @@ def _without_group(content: dict[str, list[Any]], names: dict[int, str]) -> list
     """Removes and reports a category that only groups the others, as Roboflow writes it."""
     entries = [entry for entry in content["categories"] if isinstance(entry, dict)]
     for entry in entries:
-        number, name = _whole_number(entry.get("id")), entry.get("name")
+        number, name = _integer(entry.get("id")), entry.get("name")
         others = [other for other in entries if other is not entry]
         groups = others and all(other.get("supercategory") == name for other in others)
         top = entry.get("supercategory") in (None, "", "none")
@@ -132,7 +132,7 @@ def _without_group(content: dict[str, list[Any]], names: dict[int, str]) -> list
 
 
 def _is_of(row: Any, category: int) -> bool:
-    return isinstance(row, dict) and _whole_number(row.get("category_id")) == category
+    return isinstance(row, dict) and _integer(row.get("category_id")) == category
 
 
 def _load(path: Path, file: str) -> dict[str, list[Any]]:
@@ -157,7 +157,7 @@ def _categories(entries: list[Any], file: str, collector: AnnotationCollector) -
     """Category names by id."""
     names: dict[int, str] = {}
     for position, entry in enumerate(entries):
-        number = _whole_number(entry.get("id")) if isinstance(entry, dict) else None
+        number = _integer(entry.get("id")) if isinstance(entry, dict) else None
         name = entry.get("name") if isinstance(entry, dict) else None
         if number is None or not isinstance(name, str) or not name:
             what = f"entry {position} of categories has no name or no integer id"
@@ -181,9 +181,9 @@ def _annotations(
             what = f"entry {position} of annotations is not an object"
             collector.add_fault("bad entry", file, what, "export the file again")
             continue
-        number = _whole_number(entry.get("id", -1 - position))
-        image_id = _whole_number(entry.get("image_id"))
-        category = _whole_number(entry.get("category_id"))
+        number = _integer(entry.get("id", -1 - position))
+        image_id = _integer(entry.get("image_id"))
+        category = _integer(entry.get("category_id"))
         image = images.get(image_id) if image_id is not None else None
         label = labels.get(category) if category is not None else None
         box = _corners(entry.get("bbox"))
@@ -230,11 +230,11 @@ def _flag(value: Any) -> bool | None:
     """Whether a flag is set, None if it is neither 0 nor 1; a missing flag is not set."""
     if value is None or isinstance(value, bool):
         return bool(value)
-    number = _whole_number(value)
+    number = _integer(value)
     return bool(number) if number in (0, 1) else None
 
 
-def _whole_number(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     if (isinstance(value, float) and value.is_integer()) or (

@@ -132,7 +132,7 @@ def _is_absolute(name: str) -> bool:
 def path_ends(name: str) -> Iterator[str]:
     """The name without its first folder, without its first two, and so on; nothing if it contains ``..``.
 
-    Of a name with more folders than anybody nests, only the last ones count: each end is looked for.
+    Only the last folders of a very deep name count, because each end is searched for.
     """
     if "?d=" in name:  # files of Label Studio that were not uploaded
         name = name.partition("?d=")[2]

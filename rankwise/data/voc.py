@@ -93,7 +93,7 @@ class VocSource:
             if inner is not None:
                 self._homes[path.name] = _image_folders(inner)
         found = {split: paths for split, paths in files.items() if paths}
-        # Folders of other names are splits if all are alike; else they are datasets of their own, side by side.
+        # Folders of other names are splits if all have XML files; otherwise they are separate datasets.
         alike = len(found) == len(files) - (not files["train"])
         return found if alike or any(map(role, found)) else {}
 
@@ -259,7 +259,7 @@ def _parse(path: Path, file: str) -> VocFile | Fault:
         objects.append(_Object(name, box, (element.findtext("difficult") or "").strip() or "0"))
     width, height = (_number(root.findtext(f"size/{name}")) for name in ("width", "height"))
     filename = (root.findtext("filename") or "").strip()
-    return VocFile(filename, _whole(width), _whole(height), objects)
+    return VocFile(filename, _pixels(width), _pixels(height), objects)
 
 
 def _number(text: str | None) -> float | None:
@@ -269,5 +269,5 @@ def _number(text: str | None) -> float | None:
         return None
 
 
-def _whole(value: float | None) -> int:
+def _pixels(value: float | None) -> int:
     return int(value) if value is not None and math.isfinite(value) else 0

@@ -21,7 +21,7 @@ from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")
-#: Coordinates are fractions; beyond this they are not even those of a box that sticks out of its image.
+#: Coordinates are fractions; larger values are not even those of a box that extends beyond its image.
 _FRACTION = 2.0
 #: Values that mean "not given"; all values are read as text.
 _EMPTY: tuple[Any, ...] = (None, "", "~", "null", "Null", "NULL", [], {})

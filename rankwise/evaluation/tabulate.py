@@ -64,7 +64,7 @@ def _classes(evaluation: Evaluation) -> Table:
         (name, count, evaluation.per_class[name], cut)
         for (name, cut), count in zip(thresholds.per_class.items(), counts, strict=True)
     ]
-    rows.sort(key=lambda row: row[1])  # the rare ones first: there an AP says least, and needs a look
+    rows.sort(key=lambda row: row[1])  # rare classes first: their AP is the least reliable
     for row, (name, count, ap, cut) in enumerate([*rows, ("all", sum(counts), evaluation.ap, thresholds.overall)]):
         if row == len(rows):
             table.add_section()

@@ -33,7 +33,7 @@ def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
     own = detector.state_dict()
     rest = {name: tensor for name, tensor in content.tensors.items() if name not in _CLASS_LAYER}
     missing = [name for name in own if name not in content.tensors and not name.endswith("num_batches_tracked")]
-    strange = [name for name in rest if name not in own]
+    unknown = [name for name in rest if name not in own]
     shapes = [
         f"{name} is {tuple(tensor.shape)} in the file and {tuple(own[name].shape)} in the detector"
         for name, tensor in rest.items()
@@ -42,7 +42,7 @@ def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
     differ = [
         *shapes,
         *(f"{name} is missing in the file" for name in missing),
-        *(f"{name} is missing in the detector" for name in strange),
+        *(f"{name} is missing in the detector" for name in unknown),
     ]
     if differ:
         raise ModelError(

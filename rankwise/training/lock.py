@@ -53,7 +53,7 @@ def _acquire(folder: Path) -> int:
     path = folder / NAME
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise SettingsError(f"{shown(path)}: not a lock of rankwise, which is a regular file: delete it")
-    # A link is not followed: the folder may be from anybody, and what is locked is also written to.
+    # A link is not followed: the folder may be untrusted, and the lock is also written to.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     while True:
         with explained(path):

@@ -195,7 +195,7 @@ class Run:
         self.batches = Prefetcher(source, self.fabric.device, settings.channels_last)
         while at.batch < plan.steps_per_epoch and at.step < plan.steps and not self.is_done():
             watch.start_step((at.step + 1) % settings.log_every == 0)
-            with watch.part("wait"):
+            with watch.stage("wait"):
                 batch = self.batches.next()
             set_lr(self.optimizer, lr_factor(at.step, self.recipe.schedule, plan.steps_per_epoch, plan.steps))
             values, decision = self.train_step(batch, stop)
@@ -251,7 +251,7 @@ class Run:
         if losses is None:
             self.skip(symptoms)
             return {}, decision
-        with self.watch.part("optimizer"):
+        with self.watch.stage("optimizer"):
             norm = self.fabric.clip_gradients(
                 self.model, self.optimizer, max_norm=clip or math.inf, error_if_nonfinite=False
             )

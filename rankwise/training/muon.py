@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: The iteration p ← (a + b·S + c·S²) p that brings singular values near 1, S = p pᵀ: steep at 0, so that few steps do.
+#: The iteration p ← (a + b·S + c·S²) p, S = p pᵀ, brings singular values near 1; steep at 0, so few steps suffice.
 COEFFICIENTS, STEPS = (3.4445, -4.7750, 2.0315), 5
 MOMENTUM = 0.95
 
 
 class Muon(torch.optim.AdamW):
-    """AdamW whose parameter groups with ``orthogonal: True`` make steps in which all directions of a layer count alike.
+    """AdamW in which parameter groups with ``orthogonal: True`` make orthogonal steps.
 
     The momentum of a layer, as a matrix with one row per output, is replaced by the nearest matrix with equal singular
     values; its size is that of AdamW's steps, so that learning rate and weight decay mean the same. torch.optim.Muon
@@ -37,7 +37,7 @@ class Muon(torch.optim.AdamW):
         for group in layers:
             self._orthogonal_step(group)
         for weight, _ in kept:
-            weight.grad = None  # AdamW passes by what has no gradient
+            weight.grad = None  # AdamW skips weights without a gradient
         super().step()
         for weight, gradient in kept:
             weight.grad = gradient
@@ -46,7 +46,7 @@ class Muon(torch.optim.AdamW):
     def _orthogonal_step(self, group: dict[str, Any]) -> None:
         weights = [weight for weight in group["params"] if weight.grad is not None]
         for weight in weights:
-            if not (state := self.state[weight]):  # AdamW's loading looks for a step in every state
+            if not (state := self.state[weight]):  # AdamW expects a step in every state that it loads
                 state["momentum"], state["step"] = torch.zeros_like(weight), torch.zeros(())
         momenta, gradients = [self.state[weight]["momentum"] for weight in weights], [weight.grad for weight in weights]
         torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)

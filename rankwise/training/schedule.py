@@ -21,8 +21,8 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings, scaled: bool 
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             parts = name.split(".")
-            # The rows of an output layer are classes or sides of a box, and those of a depthwise convolution channels
-            # of their own: no directions to make equal.
+            # The rows of an output layer are classes or sides of a box, and those of a depthwise convolution are
+            # separate channels: orthogonal steps make no sense there.
             hidden = weight.ndim > 1 and weight.shape[1] > 1 and not {"class_output", "box_output"} & {*parts}
             key = "backbone" in parts, weight.ndim > 1, hidden and settings.name == "Muon"
             groups.setdefault(key, []).append(weight)

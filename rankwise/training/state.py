@@ -135,7 +135,7 @@ class RunState:
 
 
 def _progress(saved: dict[str, Any]) -> dict[str, Any]:
-    """The progress in a checkpoint, which may be from anybody: known names with numbers that a run can have reached."""
+    """The progress in a checkpoint, which may be untrusted: known names with numbers that a run can have reached."""
     usual = asdict(Progress())
     for name, value in saved.items():
         kind = int if type(usual.get(name)) is int else int | float

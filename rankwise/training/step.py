@@ -66,24 +66,24 @@ def whole_batch_backward(
     ``go_on`` is called once after the forward pass; if it returns false, the step ends and None is returned.
     """
     if parts == 1 or len(batch.targets) == 1:
-        with watch.part("forward"):
+        with watch.stage("forward"):
             predictions = Predictions(**model(batch.images))
         if go_on is not None and not go_on(predictions):
             return None
         losses = _losses(criterion, predictions, batch, watch)
-        with watch.part("backward"):
+        with watch.stage("backward"):
             fabric.backward(_finite_or_nan(losses.total))
         return losses
 
     chunks = batch.images.chunk(parts)
     seeds = torch.randint(2**31, (len(chunks),)).tolist()
-    with watch.part("forward"), torch.no_grad(), _still_statistics(model):
+    with watch.stage("forward"), torch.no_grad(), _still_statistics(model):
         outputs = [_seeded(model, images, seed) for images, seed in zip(chunks, seeds, strict=True)]
     whole = _joined(outputs)
     if go_on is not None and not go_on(whole):
         return None
     losses = _losses(criterion, whole, batch, watch)
-    with watch.part("backward"):
+    with watch.stage("backward"):
         leaves = [value for name in DIFFERENTIABLE if (value := getattr(whole, name)) is not None]
         gradients = torch.autograd.grad(_finite_or_nan(losses.total), leaves)
         shares = zip(*(gradient.split([len(images) for images in chunks]) for gradient in gradients), strict=True)
@@ -164,9 +164,9 @@ def _finite_or_nan(total: Tensor) -> Tensor:
 
 def _losses(criterion: Criterion, predictions: Predictions, batch: Batch, watch: Stopwatch) -> Losses:
     try:
-        with watch.part("assign"):
+        with watch.stage("assign"):
             assignment = criterion.assign(predictions.detach(), batch.targets)
-        with watch.part("loss"):
+        with watch.stage("loss"):
             return criterion.losses(predictions, batch.targets, assignment)
     except ValueError:
         if bool(finite(predictions)):

@@ -24,7 +24,7 @@ from rankwise.files.parsing import ParseError, parse_json, read_bytes
 from rankwise.files.writing import not_written, write_text
 from rankwise.training.plan import Clock, Plan, format_duration
 
-PARTS = ("wait", "forward", "assign", "loss", "backward", "optimizer")
+STAGES = ("wait", "forward", "assign", "loss", "backward", "optimizer")
 
 #: Width of a log line, and of the text next to a bar of at least ten columns.
 LINE, BAR_TEXT = 80, 69
@@ -34,7 +34,7 @@ WARM_UP = 10
 
 
 class Stopwatch:
-    """Time of each part of a training step.
+    """Time of each stage of a training step.
 
     On a GPU, parts can only be timed by waiting for the device, so only requested steps are measured. The first steps,
     which include compilation, are dropped once there are more.
@@ -42,7 +42,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.totals = dict.fromkeys(PARTS, 0.0)
+        self.totals = dict.fromkeys(STAGES, 0.0)
         self.steps = 0
         self._begun = 0
         self._measuring = False
@@ -50,14 +50,14 @@ class Stopwatch:
     def start_step(self, wanted: bool) -> None:
         """Starts a step; on a GPU it is only timed if ``wanted``."""
         if self._begun == WARM_UP:
-            self.totals, self.steps = dict.fromkeys(PARTS, 0.0), 0
+            self.totals, self.steps = dict.fromkeys(STAGES, 0.0), 0
         self._begun += 1
         self._measuring = wanted or self.device.type != "cuda"
         self.steps += self._measuring
 
     @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Context manager that adds the time inside to a part."""
+    def stage(self, name: str) -> Iterator[None]:
+        """Context manager that adds the time inside to a stage."""
         start = time.perf_counter()
         yield
         if self._measuring:
@@ -66,11 +66,11 @@ class Stopwatch:
             self.totals[name] += time.perf_counter() - start
 
     def seconds(self) -> dict[str, float]:
-        """Mean seconds per step of each part."""
+        """Mean seconds per step of each stage."""
         return {name: round(total / max(1, self.steps), 6) for name, total in self.totals.items()}
 
     def sentence(self) -> str:
-        """The fraction of time of each part, for the end of the training."""
+        """The fraction of time of each stage, for the end of the training."""
         whole = sum(self.totals.values()) or 1.0
         shares = ", ".join(f"{name} {100 * total / whole:.1f} %" for name, total in self.totals.items())
         return f"a step took {whole / max(1, self.steps):.3f} s: {shares}"

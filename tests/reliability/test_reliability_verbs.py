@@ -186,7 +186,7 @@ def hidden(made, tmp_path_factory):
         "reproduce",
     ],
 )
-def test_a_folder_of_nobodys_that_cannot_be_opened_is_named(hidden, verb):
+def test_a_folder_that_cannot_be_opened_is_named(hidden, verb):
     assert_denied(*hidden[verb])
     assert "foreign" in hidden[verb][1]
 

@@ -139,7 +139,8 @@ def test_help_is_an_overview_and_a_page_per_section(line, there, elsewhere, caps
     assert all(text in said for text in there)
     assert elsewhere not in said
     assert len(said.splitlines()) < 100
-    assert ".help" in line or "data" in line or max(map(len, said.splitlines())) <= 80  # docstrings keep their lines
+    if line in ("--help", "shapes --help loss"):  # elsewhere, docstrings keep their lines
+        assert max(map(len, said.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

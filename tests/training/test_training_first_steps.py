@@ -16,7 +16,7 @@ from rankwise.config.recipe import parse_recipe
 from rankwise.errors import SettingsError
 from rankwise.evaluation.inference import pick_device
 from rankwise.training.folders import run_folder
-from rankwise.training.tracking import PARTS, WARM_UP, Stopwatch
+from rankwise.training.tracking import STAGES, WARM_UP, Stopwatch
 
 OWN = """
 import torch
@@ -67,7 +67,7 @@ def test_a_run_that_fails_at_the_start_leaves_no_folder(tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         main(["train", "shapes", "--data", "nowhere"])
-    assert "nowhere" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("rankwise train: nowhere: no such folder; give that of a dataset")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -147,11 +147,11 @@ def test_the_stopwatch_drops_the_first_steps_once_there_are_more(monkeypatch):
     watch = Stopwatch(torch.device("cpu"))
     for step in range(WARM_UP + 5):
         watch.start_step(False)
-        with watch.part("loss"):
+        with watch.stage("loss"):
             now[0] += 10.0 if step < WARM_UP else 1.0
         if step == 0:
             assert watch.seconds()["loss"] == 10
-    assert watch.seconds() == dict.fromkeys(PARTS, 0.0) | {"loss": 1.0}
+    assert watch.seconds() == dict.fromkeys(STAGES, 0.0) | {"loss": 1.0}
 
 
 def test_the_current_folder_is_on_the_path_only_while_a_class_is_imported(tmp_path, monkeypatch):

@@ -204,4 +204,4 @@ def test_data_check_lists_faults_and_exits_with_1(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["data", "check", str(tmp_path / "nowhere")])
     assert stopped.value.code == 1
-    assert "nowhere" in capsys.readouterr().out
+    assert f"{tmp_path / 'nowhere'}: no such folder; give the folder of a dataset" in capsys.readouterr().out

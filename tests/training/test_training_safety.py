@@ -110,7 +110,9 @@ def test_a_custom_class_is_imported_if_the_command_line_names_it(tmp_path):
 
 
 def test_built_in_recipes_and_recipes_of_runs_are_accepted(run):
-    for path in (*built_in_recipes().values(), run / "recipe.yaml"):
+    known = built_in_recipes()
+    assert {"shapes", "shapes_paa", "own_data", "small_scratch", "photos_mobilenet"} <= set(known)
+    for path in (*known.values(), run / "recipe.yaml"):
         check_recipe(path)
 
 
