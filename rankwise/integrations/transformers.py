@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -65,15 +66,16 @@ def use_ranking(model: Model, loss: Loss | None = None, weight: float = 1.0, kee
     """
     check_factors(weight=weight, keep=keep)
     loss = APELoss() if loss is None else check_loss(loss)
-    own = getattr(model, "loss_function", None)
+    detector = getattr(model, "_orig_mod", model)  # of a compiled model
+    own = getattr(detector, "loss_function", None)
     if isinstance(own, _RankingFunction):
         own = own.own
-    if not isinstance(own, FunctionType) or not _criteria(own):
+    if not isinstance(own, FunctionType) or not _criteria(own) or not _calls_loss_function(type(detector)):
         raise TypeError(
             "use_ranking takes a detector of transformers with a criterion, such as RT-DETR, D-FINE or deformable "
-            f"DETR, not a {type(model).__name__}"
+            f"DETR, not a {type(detector).__name__}"
         )
-    model.loss_function = _RankingFunction(own, loss, weight, keep)
+    detector.loss_function = _RankingFunction(own, loss, weight, keep)
     return model
 
 
@@ -209,6 +211,13 @@ def _group_slices(queries: int, groups: int) -> list[slice]:
     """The queries of each group as in the matcher of LW-DETR; the remainder goes to the last group."""
     size = queries // groups
     return [slice(number * size, queries if number == groups - 1 else (number + 1) * size) for number in range(groups)]
+
+
+def _calls_loss_function(kind: type) -> bool:
+    """Whether a method of a model reads its ``loss_function``. Detectors without a training loss only inherit it, and
+    wrappers such as PEFT's pass it on from a model that would not see another one."""
+    methods = (inspect.unwrap(value) for base in kind.__mro__ for value in vars(base).values() if callable(value))
+    return any("loss_function" in method.__code__.co_names for method in methods if isinstance(method, FunctionType))
 
 
 def _criteria(function: FunctionType) -> dict[str, Callable[..., Any]]:

@@ -9,20 +9,23 @@ from typing import Any
 
 import pytest
 import torch
-from integration_models import CLASSES, d_fine, deformable_detr, detr, rt_detr_v2
-from torch import Tensor
+import transformers
+from integration_models import CLASSES, TRANSFORMERS, d_fine, deformable_detr, detr, rt_detr_v2
+from torch import Tensor, nn
 from torch.distributed import destroy_process_group, init_process_group
 from torch.multiprocessing.spawn import start_processes
 from torchvision.ops import box_convert, box_iou
 from transformers import (
     GroundingDinoForObjectDetection,
     MMGroundingDinoForObjectDetection,
+    OwlViTForObjectDetection,
     Trainer,
     TrainingArguments,
 )
 from transformers.loss.loss_grounding_dino import GroundingDinoHungarianMatcher
 from transformers.loss.loss_lw_detr import LwDetrHungarianMatcher
-from transformers_models import GROUPS, MORE, grounding_dino, lw_detr, yolos
+from transformers.models.auto import modeling_auto
+from transformers_models import GROUPS, MORE, SEGMENTATION, grounding_dino, lw_detr, yolos
 
 from rankwise.integrations.transformers import use_ranking
 from rankwise.losses import APELoss, FocalLoss
@@ -188,6 +191,72 @@ def test_the_trainer_of_transformers_trains_it(tmp_path: Path) -> None:
     assert list(again.state_dict()) == list(model.state_dict())
     for name, value in model.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("build", SEGMENTATION.values(), ids=SEGMENTATION.keys())
+def test_models_with_masks_change_the_classification_loss_alone(build: Callable[[], Any]) -> None:
+    model, labels = built(build), objects()
+    for label in labels:
+        label["masks"] = torch.ones(len(label["boxes"]), 96, 96)
+    own, ranked = called(model, labels).loss_dict, called(use_ranking(model), labels).loss_dict
+    assert any("mask" in name for name in own)
+    for name, value in own.items():
+        if name.startswith(CLASSIFICATION):
+            assert 0 < ranked[name].item() != pytest.approx(value.item(), rel=1e-3)
+        elif name.startswith("loss_mask"):
+            assert ranked[name].isfinite()  # rf-detr compares random points
+        else:
+            torch.testing.assert_close(ranked[name], value)
+
+
+#: The detectors of this file, by class.
+TESTED = {build.__annotations__["return"] for build in (*TRANSFORMERS.values(), *MORE.values())}
+TESTED |= {"GroundingDinoForObjectDetection", "MMGroundingDinoForObjectDetection"}
+ALL = {
+    *modeling_auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES.values(),
+    *modeling_auto.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING_NAMES.values(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ALL - TESTED))
+def test_every_other_detector_of_transformers_is_refused_at_once(name: str) -> None:
+    kind = getattr(transformers, name)
+    model = kind.__new__(kind)  # some have no default configuration
+    nn.Module.__init__(model)
+    model.loss_type = "ForObjectDetection"  # which they all inherit
+    with pytest.raises(TypeError, match=f"use_ranking takes a detector .* not a {name}"):
+        use_ranking(model)
+
+
+def test_the_tested_detectors_are_those_of_transformers_with_a_loss() -> None:
+    assert TESTED <= ALL
+    with torch.device("meta"), pytest.raises(TypeError, match="not a OwlViTForObjectDetection"):
+        use_ranking(OwlViTForObjectDetection(OwlViTForObjectDetection.config_class()))
+
+
+class Wrapped(nn.Module):
+    """Passes on what it does not have itself, as PEFT does: a loss function set here has no effect on the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+
+def test_a_compiled_model_is_changed_and_another_wrapper_is_refused() -> None:
+    model = built(yolos)
+    own = called(model).loss_dict["loss_ce"].item()
+    with pytest.raises(TypeError, match="not a Wrapped"):
+        use_ranking(Wrapped(model))
+    assert called(model).loss_dict["loss_ce"].item() == pytest.approx(own)
+    compiled = torch.compile(model, backend="eager")
+    assert use_ranking(compiled) is compiled
+    assert called(model).loss_dict["loss_ce"].item() != pytest.approx(own, rel=1e-3)
 
 
 def process(rank: int, folder: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from integration_models import CLASSES, DETR, ENCODER_DECODER, HGNET, RESNET
@@ -9,12 +10,15 @@ from transformers import (
     BertConfig,
     ConditionalDetrConfig,
     ConditionalDetrForObjectDetection,
+    ConditionalDetrForSegmentation,
     DabDetrConfig,
     DabDetrForObjectDetection,
     DeformableDetrConfig,
     DeformableDetrForObjectDetection,
     Deimv2Config,
     Deimv2ForObjectDetection,
+    DetrConfig,
+    DetrForSegmentation,
     HGNetV2Config,
     LwDetrConfig,
     LwDetrForObjectDetection,
@@ -22,6 +26,7 @@ from transformers import (
     ResNetConfig,
     RfDetrConfig,
     RfDetrDinov2Config,
+    RfDetrForInstanceSegmentation,
     RfDetrForObjectDetection,
     RTDetrConfig,
     RTDetrForObjectDetection,
@@ -106,6 +111,22 @@ def grounding_dino(kind: Any) -> Any:
     settings = {"text_config": text, "auxiliary_loss": True, "two_stage": True, "text_enhancer_dropout": 0.0}
     return kind(kind.config_class(**backbone, **sizes, **settings, dropout=0.0, fusion_droppath=0.0))
 
+
+def segmentation(kind: Any, config: Any) -> Any:
+    backbone = ResNetConfig(**RESNET | {"out_features": ["stage1", "stage2", "stage3", "stage4"]})
+    heads = {"encoder_attention_heads": 8, "decoder_attention_heads": 8}  # the mask head needs multiples of eight
+    return kind(config(backbone_config=backbone, **DETR | heads))
+
+
+def rf_detr_segmentation() -> RfDetrForInstanceSegmentation:
+    return RfDetrForInstanceSegmentation(rf_detr().config)
+
+
+SEGMENTATION = {
+    "detr": partial(segmentation, DetrForSegmentation, DetrConfig),
+    "conditional_detr": partial(segmentation, ConditionalDetrForSegmentation, ConditionalDetrConfig),
+    "rf_detr": rf_detr_segmentation,
+}
 
 MORE = {
     "table_transformer": table_transformer,
