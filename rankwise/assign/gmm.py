@@ -53,15 +53,12 @@ class Mixtures:
 
 
 def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
-    """Fits a mixture of two Gaussians to every row, all rows at once, in float64 on the device of the values.
+    """Fits a mixture of two Gaussians to every row [T, N], all rows at once, in float64 on the device of the values.
 
     Expectation maximization starts at the smallest and the largest value with equal weights and unit variances. It
     equals scikit-learn's ``GaussianMixture(2, weights_init=[0.5, 0.5], means_init=[[min], [max]],
     precisions_init=[[[1]], [[1]]])`` with everything else at its defaults. Each row stops at its own convergence.
-
-    Args:
-        values: One set per row, [T, N], finite where valid.
-        valid: Which entries belong to the set, bool [T, N]. The mixture of an empty row is meaningless.
+    Values are finite where ``valid``; the mixture of a row without valid values is meaningless.
     """
     fit = _kernel(values.device)
     if fit is not None:

@@ -14,7 +14,7 @@ from rankwise.data.combine import Combine
 from rankwise.data.finding import find_source
 from rankwise.data.formats import shared_images
 from rankwise.data.splits import matching_splits
-from rankwise.data.yolo_files import yaml_file
+from rankwise.data.yolo import yaml_file
 from rankwise.from_dict import from_dict
 from rankwise.images.settings import InputSettings
 

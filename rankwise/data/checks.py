@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankwise.data.collector import unreadable
+from rankwise.data.collector import Fault, unreadable
 from rankwise.data.dataset import ImageRecord, wrong_size
-from rankwise.data.faults import Fault
 from rankwise.data.finding import Source, find_source
 from rankwise.data.folder import Folder
 from rankwise.data.formats import class_mismatch, shared_images

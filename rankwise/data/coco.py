@@ -1,23 +1,30 @@
-"""Reads and writes COCO JSON files, and reports all faults."""
+"""Finds, reads and writes COCO JSON files, and reports all faults."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from rankwise.data.coco_files import UNSEEN, annotation_files, other_files, split_name, test_folders
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.folder import Folder
+from rankwise.data.splits import role
 from rankwise.errors import DataError
 from rankwise.files.names import shortened, shown
-from rankwise.files.parsing import ParseError, read_json
+from rankwise.files.parsing import ParseError, open_regular, read_json
 from rankwise.files.writing import explained, make_folder, write_text
 from rankwise.images.reading import MAX_PIXELS
 
+#: Prefix of files that list images without annotations.
+_UNSEEN = "image_info_"
+#: Words in file names that do not name a split.
+_NO_SPLIT = ("instances", "annotations", "annotation", "coco", "labels", "result", "results", "default", "")
+#: Folders with more JSON files than this are not searched.
+_MOST_FILES = 50
 #: Candidate image folders are tried with this many images.
 _TRIED = 50
 #: Image folders next to an annotation file.
@@ -42,9 +49,9 @@ class CocoSource:
         self.folder = folder
         self.max_pixels = max_pixels
         if file is not None:
-            self._files = {split_name(file): file}
+            self._files = {_split_name(file): file}
         else:
-            self._files = other_files(folder) if anywhere else annotation_files(folder.root)
+            self._files = _other_files(folder) if anywhere else _annotation_files(folder.root)
 
     @property
     def splits(self) -> list[str]:
@@ -52,11 +59,7 @@ class CocoSource:
         return list(self._files)
 
     def read(self, split: str) -> Reading:
-        """Reads one split, with its faults.
-
-        Raises:
-            DataError: If the file cannot be read at all.
-        """
+        """Reads one split, with its faults; a file that cannot be read at all is a DataError."""
         path = self._files[split]
         file = self.folder.relative(path)
         content = _load(path, file)
@@ -103,7 +106,7 @@ class CocoSource:
         """The folder with most of the first images."""
         root, home = self.folder.root, path.parent
         own = [root / split, root / "images" / split, root / split / "images"]
-        candidates = [*own, *test_folders(root, split)]
+        candidates = [*own, *_test_folders(root, split)]
         if home not in (root, root / "annotations"):
             candidates = [home, *(home / name for name in _IMAGE_FOLDERS)]
         candidates += [*(root / name for name in _IMAGE_FOLDERS), root]
@@ -145,7 +148,7 @@ def _load(path: Path, file: str) -> dict[str, list[Any]]:
         raise DataError(
             f"{file}: contains a {type(content).__name__} instead of an object; export it as COCO instances"
         )
-    if path.stem.startswith(UNSEEN):
+    if path.stem.startswith(_UNSEEN):
         content.setdefault("annotations", [])
     for key in ("images", "annotations", "categories"):
         if not isinstance(content.get(key), list):
@@ -242,6 +245,62 @@ def _integer(value: Any) -> int | None:
     ):
         value = int(value)
     return value if isinstance(value, int) and abs(value) < 2**63 else None
+
+
+def _annotation_files(root: Path) -> dict[str, Path]:
+    """The annotation file of each split."""
+    files: dict[str, Path] = {}
+    for path in sorted(root.glob("annotations/*.json")):
+        files.setdefault(path.stem, path)
+    instances = {stem.removeprefix("instances_"): path for stem, path in files.items() if stem.startswith("instances_")}
+    # COCO's captions_* and person_keypoints_* files are not splits. Its lists of test images are, if the images exist.
+    unseen = {stem.removeprefix(_UNSEEN): path for stem, path in files.items() if stem.startswith(_UNSEEN)}
+    if instances:
+        there = {split: path for split, path in unseen.items() if any(map(Path.is_dir, _test_folders(root, split)))}
+        files = instances | {split: path for split, path in there.items() if split not in instances}
+    for path in sorted(root.glob("*/_annotations.coco.json")):
+        files.setdefault(path.parent.name, path)
+    if not files and (root / "_annotations.coco.json").is_file():
+        files["train"] = root / "_annotations.coco.json"
+    return files
+
+
+def _other_files(folder: Folder) -> dict[str, Path]:
+    """COCO files with any name, in the folder itself or one per split folder."""
+    for pattern in ("*.json", "*/*.json"):
+        found = [path for path in sorted(folder.root.glob(pattern)) if not folder.leads_out(folder.relative(path))]
+        # Files with annotations of a single image are not COCO.
+        found = found if len(found) <= _MOST_FILES else []
+        usable = [path for path in found if path.parent == folder.root or role(path.parent.name)]
+        files: dict[str, Path] = {}
+        for path in filter(_looks_like_coco, usable):
+            name = _split_name(path) if path.parent == folder.root else path.parent.name
+            files[name if name not in files else path.stem] = path
+        if files:
+            return files
+    return {}
+
+
+def _split_name(path: Path) -> str:
+    """The split name in a file name: ``train`` for ``instances_train.json`` or ``train_coco.json``."""
+    words = [word for word in re.split(r"[-_.]", path.stem) if word.lower() not in _NO_SPLIT]
+    return "_".join(words) or "train"
+
+
+def _looks_like_coco(path: Path) -> bool:
+    """Whether a file seems to have the three lists of COCO, without parsing it."""
+    try:
+        with open_regular(path) as file:
+            text = file.read(2**30)
+    except (ParseError, OSError):
+        return False
+    return text.lstrip()[:1] == b"{" and all(key in text for key in (b'"images"', b'"annotations"', b'"categories"'))
+
+
+def _test_folders(root: Path, split: str) -> list[Path]:
+    """The image folders of a test split: test-dev2017 is a part of test2017."""
+    names = dict.fromkeys((split, split.replace("-dev", "")))
+    return [folder for name in names for folder in (root / name, root / "images" / name)]
 
 
 def write_coco(dataset: DetectionDataset, folder: Path, split: str) -> Path:

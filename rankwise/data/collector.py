@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from rankwise.data.dataset import ImageRecord
-from rankwise.data.faults import Fault
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
 from rankwise.files.names import counted, shortened, shown
@@ -22,6 +21,33 @@ TOLERANCE = 1.0
 #: Boxes that extend beyond the image by at most this many pixels, or this fraction of its side, are clipped and
 #: counted.
 CLIPPED_PIXELS, CLIPPED_SHARE = 2.0, 0.02
+#: Number of faults that an error lists; the others are counted.
+SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a dataset.
+
+    Attributes:
+        kind: The type of the fault, such as ``"missing image"``, for counting.
+        file: The file with the fault, relative to the dataset folder.
+        what: What is wrong.
+        todo: How to fix it.
+        image: The image, if the file covers several.
+        box: The box.
+    """
+
+    kind: str
+    file: str
+    what: str
+    todo: str
+    image: str = ""
+    box: str = ""
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (self.file, self.image) if part)
+        return shown(f"{where}: {f'{self.box} ' if self.box else ''}{self.what}; {self.todo}")
 
 
 @dataclass(frozen=True)
@@ -49,6 +75,22 @@ class Reading:
         many = f"{self.clipped:,} boxes extended beyond their image by a few pixels and were clipped"
         clipped = "1 box extended beyond its image by a few pixels and was clipped" if self.clipped == 1 else many
         return [f"{split}: {note}" for note in ([clipped] if self.clipped else []) + self.notes]
+
+
+def refuse(faults: Sequence[Fault], folder: str, split: str) -> None:
+    """Raises a DataError with the first faults and their number."""
+    lines = [f"{folder}: the {split} split has {counted(len(faults), 'fault')}:"]
+    lines += [f"  {fault}" for fault in faults[:SHOWN]]
+    if len(faults) > SHOWN:
+        lines.append(f"  … and {len(faults) - SHOWN:,} more: rankwise data check {folder} lists them all")
+    lines.append("Fix them, or set --data.skip_bad (in Python skip_bad=True) to skip such images and boxes.")
+    raise DataError("\n".join(lines))
+
+
+def left_out(faults: Sequence[Fault], split: str) -> str:
+    """The message about skipped items."""
+    kinds = ", ".join(f"{count:,} × {kind}" for kind, count in Counter(fault.kind for fault in faults).most_common())
+    return f"{split}: {counted(len(faults), 'fault')} skipped or clipped ({kinds})"
 
 
 def labels_of(names: dict[int, str], file: str, faults: list[Fault]) -> tuple[list[str], list[int], dict[int, int]]:
@@ -81,10 +123,7 @@ class _Image:
 class AnnotationCollector:
     """Collects images and boxes of one split while its files are read.
 
-    Args:
-        folder: The folder of the dataset.
-        box_word: The name of a box in messages: ``"annotation"``, ``"object"`` or ``"line"``.
-        max_pixels: Images with more pixels are refused.
+    ``box_word`` is the name of a box in messages: "annotation", "object" or "line".
     """
 
     folder: Folder

@@ -10,8 +10,7 @@ from rankwise.data.collector import Reading
 from rankwise.data.folder import Folder, folders
 from rankwise.data.unknown_format import ARCHIVES, describe_folder
 from rankwise.data.voc import VocSource
-from rankwise.data.yolo import YoloSource
-from rankwise.data.yolo_files import yaml_file
+from rankwise.data.yolo import YoloSource, yaml_file
 from rankwise.errors import DataError
 from rankwise.files.names import shown
 from rankwise.images.reading import MAX_PIXELS

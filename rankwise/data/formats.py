@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rankwise.data.collector import Reading
+from rankwise.data.collector import Reading, left_out, refuse
 from rankwise.data.dataset import DetectionDataset, ImageRecord, Transform
-from rankwise.data.faults import left_out, refuse
 from rankwise.data.finding import find_source
 from rankwise.data.splits import matching_splits, resolve_split
 from rankwise.errors import DataError

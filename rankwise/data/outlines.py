@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,34 +20,10 @@ def _polar(corners: int, radii: tuple[float, ...]) -> np.ndarray:
     )
 
 
-def _ellipse(dice: Dice) -> list[np.ndarray]:
-    return [_CIRCLE]
-
-
-def _triangle(dice: Dice) -> list[np.ndarray]:
-    return [np.array([(dice.between(-0.5, 0.5), -1.0), (1.0, 1.0), (-1.0, 1.0)])]
-
-
-def _rectangle(dice: Dice) -> list[np.ndarray]:
-    return [np.array([(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)])]
-
-
-def _pentagon(dice: Dice) -> list[np.ndarray]:
-    return [_polar(5, (1.0,))]
-
-
-def _star(dice: Dice) -> list[np.ndarray]:
-    return [_polar(10, (1.0, dice.between(0.38, 0.52)))]
-
-
 def _cross(dice: Dice) -> list[np.ndarray]:
     a, b = dice.between(0.26, 0.42), dice.between(0.26, 0.42)
     quarter = [(a, -1.0), (a, -b), (1.0, -b), (1.0, b), (a, b), (a, 1.0)]
     return [np.array(quarter + [(-x, -y) for x, y in quarter])]
-
-
-def _ring(dice: Dice) -> list[np.ndarray]:
-    return [_CIRCLE, _CIRCLE[::-1] * dice.between(0.45, 0.68)]
 
 
 def _crescent(dice: Dice) -> list[np.ndarray]:
@@ -65,15 +42,15 @@ def _crescent(dice: Dice) -> list[np.ndarray]:
     return [ring]
 
 
-#: The classes, by label.
-CLASSES = {
-    "ellipse": _ellipse,
-    "triangle": _triangle,
-    "rectangle": _rectangle,
-    "pentagon": _pentagon,
-    "star": _star,
+#: The classes, by label: the polygons of each in the square [-1, 1]².
+CLASSES: dict[str, Callable[[Dice], list[np.ndarray]]] = {
+    "ellipse": lambda dice: [_CIRCLE],
+    "triangle": lambda dice: [np.array([(dice.between(-0.5, 0.5), -1.0), (1.0, 1.0), (-1.0, 1.0)])],
+    "rectangle": lambda dice: [np.array([(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)])],
+    "pentagon": lambda dice: [_polar(5, (1.0,))],
+    "star": lambda dice: [_polar(10, (1.0, dice.between(0.38, 0.52)))],
     "cross": _cross,
-    "ring": _ring,
+    "ring": lambda dice: [_CIRCLE, _CIRCLE[::-1] * dice.between(0.45, 0.68)],
     "crescent": _crescent,
 }
 

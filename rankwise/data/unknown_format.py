@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from rankwise.data.folder import is_image
-from rankwise.data.yolo_files import split_folders
+from rankwise.data.yolo import split_folders
 from rankwise.files.names import shown
 from rankwise.files.parsing import ParseError, open_regular, read_text
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rankwise.data.collector import AnnotationCollector, Reading
-from rankwise.data.faults import Fault
+from rankwise.data.collector import AnnotationCollector, Fault, Reading
 from rankwise.data.folder import Folder, folders, has_images
 from rankwise.data.splits import role
 from rankwise.errors import DataError

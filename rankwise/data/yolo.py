@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
-from rankwise.data.folder import Folder, path_ends
-from rankwise.data.yolo_files import found_content, split_folders, yaml_file
+from rankwise.data.folder import Folder, is_image, path_ends
 from rankwise.errors import DataError
 from rankwise.files.names import message_of, shortened, shown
 from rankwise.files.parsing import ParseError, read_bytes, read_text, read_yaml
@@ -21,6 +20,10 @@ from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
 #: Keys of ``data.yaml`` that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")
+#: Files that list the classes, one per line.
+_CLASS_FILES = ("classes.txt", "obj.names", "labels/classes.txt", "predefined_classes.txt")
+#: Folder names of splits and the names of the splits.
+_SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 #: Coordinates are fractions; larger values are not even those of a box that extends beyond its image.
 _FRACTION = 2.0
 #: Values that mean "not given"; all values are read as text.
@@ -43,7 +46,7 @@ class YoloSource:
         self.max_pixels = max_pixels
         path = file or yaml_file(folder.root)
         if path is None:
-            self.file, self._content = found_content(folder)
+            self.file, self._content = _found_content(folder)
         else:
             self.file = folder.relative(path)
             self._refuse_link(path)
@@ -59,11 +62,7 @@ class YoloSource:
         return [split for split in _SPLITS if self._content.get(split) not in _EMPTY]
 
     def read(self, split: str) -> Reading:
-        """Reads one split, with its faults.
-
-        Raises:
-            DataError: If the images named by ``data.yaml`` do not exist.
-        """
+        """Reads one split, with its faults; images that ``data.yaml`` names but that do not exist are a DataError."""
         collector = AnnotationCollector(self.folder, "line", self.max_pixels)
         classes, category_ids, labels = labels_of(self._names, self.file, collector.faults)
         used: dict[Path, Path] = {}
@@ -277,3 +276,68 @@ def _corners(values: list[float]) -> tuple[float, float, float, float]:
         x, y, width, height = values
         return x - width / 2, y - height / 2, x + width / 2, y + height / 2
     return min(values[0::2]), min(values[1::2]), max(values[0::2]), max(values[1::2])
+
+
+def yaml_file(root: Path) -> Path | None:
+    """The ``data.yaml`` of a folder, or its only YAML file with splits and classes."""
+    for name in ("data.yaml", "data.yml", "dataset.yaml"):
+        if (root / name).is_file():
+            return root / name
+    others = [path for path in sorted(root.glob("*.y*ml")) if _looks_like_yolo(path)]
+    return others[0] if len(others) == 1 else None
+
+
+def _looks_like_yolo(path: Path) -> bool:
+    try:
+        content = read_yaml(path, as_text=True)
+    except (ParseError, OSError):
+        return False
+    return isinstance(content, dict) and "names" in content and "train" in content
+
+
+def _found_content(folder: Folder) -> tuple[str, dict[str, Any]]:
+    """The file with the class names, and the equivalent of ``data.yaml``, from files of other tools.
+
+    These are darknet's and CVAT's ``obj.data`` with ``obj.names``, and ``classes.txt`` of Label Studio and labelImg.
+    Both are empty if no file names the classes, or there are no labels.
+    """
+    root = folder.root
+    darknet = next((path for path in sorted(root.glob("*.data")) if not _out(folder, path)), None)
+    if darknet is not None:
+        pairs = [line.partition("=") for line in _lines(darknet, folder) if "=" in line]
+        content: dict[str, Any] = {key.strip(): value.strip() for key, _, value in pairs}
+        names = folder.locate_by_end(content.get("names", ""), root)
+        if names is not None:
+            return folder.relative(names), {**content, "names": _lines(names, folder)}
+    for name in _CLASS_FILES:
+        path = root / name
+        if path.is_file() and not _out(folder, path) and (splits := split_folders(root)):
+            return folder.relative(path), {**splits, "names": _lines(path, folder)}
+    return "", {}
+
+
+def split_folders(root: Path) -> dict[str, Any]:
+    """Image folders with labels: ``images/train``, ``train/images``, ``images`` or the folder itself."""
+    found: dict[str, Any] = {}
+    for name, split in _SPLIT_NAMES.items():
+        for images, labels in ((f"images/{name}", f"labels/{name}"), (f"{name}/images", f"{name}/labels")):
+            if (root / images).is_dir() and (root / labels).is_dir():
+                found.setdefault(split, images)
+    if found:
+        return found
+    if (root / "images").is_dir() and (root / "labels").is_dir() and any((root / "labels").glob("*.txt")):
+        return {"train": "images"}
+    beside = any(path.with_suffix(".txt").is_file() for path in root.glob("*.*") if is_image(path))
+    return {"train": "."} if beside else {}
+
+
+def _out(folder: Folder, path: Path) -> bool:
+    return folder.leads_out(folder.relative(path))
+
+
+def _lines(path: Path, folder: Folder) -> list[str]:
+    """The non-empty lines of a text file."""
+    try:
+        return [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    except (ParseError, OSError) as error:
+        raise DataError(f"{shown(folder.relative(path))}: {error}; save it as text in UTF-8") from error

@@ -136,11 +136,7 @@ def _sheet(tiles: list[Image.Image], columns: int, cell: int, legend: str) -> Im
 
 
 def to_pil(image: Picture) -> Image.Image:
-    """Converts any image to an RGB PIL image, a copy that can be drawn on.
-
-    Raises:
-        ValueError: If the shape is invalid.
-    """
+    """Converts any image to an RGB PIL image, a copy that can be drawn on."""
     if isinstance(image, Image.Image):
         return image.convert("RGB") if image.mode != "RGB" else image.copy()
     if not isinstance(image, np.ndarray):

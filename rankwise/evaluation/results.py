@@ -106,11 +106,7 @@ def read_results(path: Path | str, category_ids: Sequence[int]) -> dict[int, Det
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """The entries of a results file.
-
-    Raises:
-        ParseError: If it is damaged.
-    """
+    """The entries of a results file; a ParseError if it is damaged."""
     entries = read_json(path, limit=2**32)
     if not isinstance(entries, list):
         raise ParseError("expected a list of detections")

@@ -11,12 +11,9 @@ from typing import Any, TextIO
 
 
 class LastingStream:
-    """A stream whose reader may disappear. Later output is then discarded without an error.
+    """A stream whose reader may disappear. Later output is then discarded without an error, which is kept in ``lost``.
 
     Characters that cannot be encoded, such as lone surrogates in file names, are escaped.
-
-    Attributes:
-        lost: The error that ended the output, if any.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -88,11 +88,7 @@ def is_folder(images: Any) -> bool:
 
 
 def frames(source: Path | Camera) -> Iterator[Frame]:
-    """The frames of a video or camera.
-
-    Raises:
-        DataError: If it cannot be read, or OpenCV is not installed.
-    """
+    """The frames of a video or camera; a DataError if it cannot be read, or OpenCV is not installed."""
     cv2 = opencv(source)
     capture = cv2.VideoCapture(source.number if isinstance(source, Camera) else str(source))
     try:
@@ -158,6 +154,7 @@ def opencv(source: object) -> Any:
         import cv2
     except ImportError as error:
         raise DataError(f"{shown(source)}: {_INSTALL}") from error
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # failures are our errors
     return cv2
 
 

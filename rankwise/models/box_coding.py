@@ -14,10 +14,9 @@ from rankwise.models.settings import HeadSettings
 
 
 class BoxCoder(ABC):
-    """Encodes boxes relative to anchors. Boxes and anchors are xyxy, [..., 4]; strides are those of the anchors, [...].
+    """Encodes boxes relative to anchors as ``size`` values each.
 
-    Attributes:
-        size: Number of values per box.
+    Boxes and anchors are xyxy, [..., 4]; strides are those of the anchors, [...].
     """
 
     size = 4

@@ -49,12 +49,7 @@ class Tower(nn.Module):
 class Head(nn.Module):
     """Predicts class logits and box codes at each location of each level.
 
-    Args:
-        settings: The head settings.
-        in_channels: Channels of the levels.
-        levels: Number of levels.
-        classes: Number of classes.
-        first_codes: The initial box output for the anchors of one location, [k, size of a code].
+    ``first_codes`` are the initial box output for the anchors of one location, [k, size of a code].
     """
 
     def __init__(

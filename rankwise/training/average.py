@@ -10,17 +10,10 @@ from rankwise.models import Detector
 
 
 class MovingAverage:
-    """A copy of a detector whose weights follow those of the original slowly.
+    """A copy of a detector, ``module``, whose weights follow those of the original slowly.
 
     The decay rises from 0 as 1 - step^(-2/3), so that random initial weights are forgotten early. Statistics of batch
-    norms are averaged, too.
-
-    Args:
-        detector: The detector, on its device; its tensors must stay the same objects.
-        decay: The decay after the first steps.
-
-    Attributes:
-        module: The copy, for inference.
+    norms are averaged, too. The tensors of the detector must stay the same objects.
     """
 
     def __init__(self, detector: Detector, decay: float) -> None:

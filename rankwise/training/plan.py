@@ -92,9 +92,8 @@ class Plan:
 class Clock:
     """Times steps and evaluations and estimates the remaining time.
 
-    Args:
-        evaluation_guess: Duration of an evaluation in steps, until one has been timed.
-        spent: Seconds of the run before it was resumed.
+    ``evaluation_guess`` is the duration of an evaluation in steps, until one has been timed; ``spent`` are the seconds
+    of a resumed run.
     """
 
     def __init__(self, evaluation_guess: float, spent: float = 0.0) -> None:

@@ -96,13 +96,11 @@ def whole_batch_backward(
 
 
 class Parts:
-    """Runs the backward pass of a step in parts.
+    """Runs the backward pass of a step in ``accumulate`` parts; 0 starts with one part and doubles it when memory runs
+    out.
 
-    Args:
-        accumulate: Number of parts; 0 starts with one part and doubles the number when memory runs out.
-        world_size: Number of processes. A step is only retried with a single process: others would wait for it.
-        again: Called before a retry to restore what the first attempt changed.
-        say: Called with messages for the user.
+    A step is only retried with a single process: others would wait for it. ``again`` restores what the first attempt
+    changed.
     """
 
     def __init__(self, accumulate: int, world_size: int, again: Callable[[], None], say: Callable[[str], None]) -> None:
