@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-#: Distances steeper or flatter than this are not computed exactly.
-MOST = 1e9
+#: Largest λ and δ, and the inverse of the smallest: sums are exact in this range.
+MAX_PARAMETER = 1e9
 
 
 class Distance(ABC):
@@ -105,5 +105,5 @@ class SigmoidCrossEntropy(Sigmoid):
 def _positive(name: str, value: float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be greater than 0, got {value}")
-    if not MOST**-1 <= value <= MOST:
-        raise ValueError(f"{name} must be within [{1 / MOST:g}, {MOST:g}], got {value:g}")
+    if not 1 / MAX_PARAMETER <= value <= MAX_PARAMETER:
+        raise ValueError(f"{name} must be within [{1 / MAX_PARAMETER:g}, {MAX_PARAMETER:g}], got {value:g}")

@@ -27,7 +27,7 @@ from rankwise.losses import (
     dense,
 )
 from rankwise.losses.samplewise import SamplewiseLoss
-from rankwise.pairsums.engines.torch import lattice
+from rankwise.pairsums.engines.torch import edges, histogram
 
 IMAGES, ROWS, CLASSES = 2, 60, 5
 
@@ -245,7 +245,8 @@ def test_fast_terms_with_weights_are_those_of_the_definition(
     name: str, spread: float, dtype: torch.dtype, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if many:  # the torch engine takes any number of samples for many
-        monkeypatch.setattr(lattice, "MANY", 0)
+        monkeypatch.setattr(histogram, "MANY", 0)
+        monkeypatch.setattr(edges, "MANY", 0)
     make = {**RANKING, "adaptive step": partial(PairwiseError, Step(0.3))}[name]
     generator = torch.Generator().manual_seed(3)
     logits = (torch.randn(3, 200, 4, generator=generator) * spread).to(dtype)

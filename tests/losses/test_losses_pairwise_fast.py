@@ -91,8 +91,9 @@ def test_fast_is_dense_for_every_combination_of_options(dtype, method, scene, op
 @given(scene=scenes, options=options.map(possible), block=st.integers(1, 20), dtype=st.sampled_from(DTYPES))
 def test_torch_is_dense_with_tables_among_the_positives(scene, options, block, dtype):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sigmoid, "NEIGHBOURS", block)
-        patch.setattr(sigmoid, "ENTRIES", 1 << 14)
+        patch.setattr(sigmoid, "MAX_PAIRWISE", block)
+        patch.setattr(sigmoid, "MAX_ENTRIES", 1 << 14)
+        patch.setattr(step, "MAX_PAIRWISE", 0)
         patch.setattr(step, "MAX_PAIRWISE_ON_CPU", 0)
         compare(scene, options, dtype, "torch")
 

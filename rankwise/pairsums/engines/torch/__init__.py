@@ -1,4 +1,8 @@
-"""The engine for any device: the same cells as the compiled ones, in a few torch operations."""
+"""The engine for any device: histograms with moments, in few torch operations.
+
+`sigmoid` sums sigmoids, `direct` those of few positives in fewer operations, and `floors` those with a cutoff. `step`
+sums steps, by the cells of `edges`. `histogram` is for many samples on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from rankwise.pairsums.spec import Forward, RankingSpec, Samples
 
 
 class TorchEngine(SumsEngine):
-    """Few operations on any device. MPS has no float64 to sum in: there it computes on the CPU."""
+    """Few operations on any device. MPS has no float64, so tensors there are copied to the CPU."""
 
     name = "torch"
 
     def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
-        """It leaves other distances to the dense engine."""
+        """Why this engine cannot compute it, or None if it can."""
         if type(spec.distance) not in (Step, Sigmoid, SigmoidCrossEntropy):
             return f"it does not know the distance {type(spec.distance).__name__}"
         return None
@@ -33,7 +37,7 @@ class TorchEngine(SumsEngine):
     def terms(
         self, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
     ) -> tuple[Terms, Tensor | int]:
-        """What the formula makes of a group's sums, with a table for the backward pass, and the faults."""
+        """The formula applied to a group's sums, with a table for the backward pass, and the faults."""
         sums = self.sums(group, spec)
         if isinstance(sums, sigmoid.SigmoidSums) and not shared and direct.is_possible(sums):
             return direct.terms(sums, number), faults
@@ -45,7 +49,7 @@ class TorchEngine(SumsEngine):
     def gradient(
         self, group: Group, spec: RankingSpec, weights: Tensor, layout: Tensor, upstream: Tensor, out: Tensor
     ) -> None:
-        """Write each sample's gradient, from the table that ``terms`` gave if it has a layout."""
+        """Write each sample's gradient, from the table that ``terms`` returned if there is one."""
         if len(layout):
             module = step if isinstance(spec.distance, Step) else sigmoid
             module.evaluate(group, spec, layout, weights, upstream, out)

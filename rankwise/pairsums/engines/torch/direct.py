@@ -1,6 +1,6 @@
-"""`PairwiseError` of few positives with a sigmoid: points and positives are the columns of one matrix.
+"""`PairwiseError` of few positives with a sigmoid, by one matrix whose columns are Chebyshev points and positives.
 
-Fewer and larger operations than sums and formula one after the other: on most devices their number is what they cost.
+This takes fewer operations than sums and formula one after the other, and for small batches their number is the cost.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from rankwise.pairsums.engines.torch.sigmoid import SigmoidSums
 from rankwise.pairsums.formula import Terms
 
 #: Most entries of the matrix.
-ENTRIES = 1 << 20
+MAX_ENTRIES = 1 << 20
 
-#: The widest range of cells, in units: e^z does not overflow there.
-WIDEST = 700.0
+#: The widest range of cells, in units of 1/λ: e^z does not overflow there.
+MAX_RANGE = 700.0
 
 
 def is_possible(sums: SigmoidSums) -> bool:
-    """Whether there are few positives and nothing unusual."""
+    """Whether the matrix is small enough, and the loss has no cutoff and no interpolation."""
     number = len(sums.group.positives)
-    few = number * (number + len(sums.points)) <= ENTRIES and sums.grid.cells * sums.width <= WIDEST
-    return few and sums.cut is None and not sums.spec.interpolated
+    few = number * (number + len(sums.points)) <= MAX_ENTRIES and sums.grid.cells * sums.width <= MAX_RANGE
+    return few and sums.floors is None and not sums.spec.interpolated
 
 
 def terms(sums: SigmoidSums, number: int) -> Terms:
@@ -33,15 +33,15 @@ def terms(sums: SigmoidSums, number: int) -> Terms:
     """
     group, spec, points = sums.group, sums.spec, len(sums.points)
     p, quality, base = group.positives, group.quality, sums.grid.low / sums.grid.scale
-    counts = p.new_ones(points + len(p))  # how many samples each column stands for
+    counts = p.new_ones(points + len(p))  # samples per column
     torch.sum(sums.coarsened(sums.moments()), 0, out=counts[:points].view(-1, sums.precision.points))
-    down = torch.rsub(p, base * sums.lam, alpha=sums.lam)  # in units, counted downwards
+    down = torch.rsub(p, base * sums.lam, alpha=sums.lam)  # negated, in units
     matrix = p.new_empty(1 + sums.with_error, len(p), len(counts))
-    z = torch.sub(down[:, None], torch.cat([sums.downwards, down]), out=matrix[0])
+    z = torch.sub(down[:, None], torch.cat([sums.negated, down]), out=matrix[0])
     if sums.with_error:
         torch.exp(z, out=matrix[1]).log1p_()
     s = z.sigmoid_()
-    balance = torch.addmv(down, s, counts, beta=0, alpha=number)  # all of them, u itself with 1/2
+    balance = torch.addmv(down, s, counts, beta=0, alpha=number)  # over all samples, u itself with 1/2
     if spec.own != 0.5:
         balance += (spec.own - 0.5) * number
     if spec.adaptive:

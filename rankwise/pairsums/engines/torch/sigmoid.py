@@ -1,8 +1,8 @@
-"""Sums of the sigmoid and the softplus over all pairs in torch operations.
+"""Sums of sigmoid and softplus over all pairs, by a histogram with moments and Chebyshev interpolation.
 
-A histogram of the samples has the first moments in each cell. Many cells are an interval, in which S and softplus are
-polynomials through Chebyshev points. So the moments are coarsened to weights of the points, and sums over pairs are
-matrices [positives, points] times weights. The adjoint refines values at the points to a polynomial in each cell.
+Cells are the bins of the histogram, each with its first moments. In an interval of many cells, S and softplus are
+interpolated at Chebyshev points: the moments are coarsened to weights of the points, and the sums over pairs are a
+matrix [positives, points] times the weights. The adjoint refines values at the points to a polynomial in each cell.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from torch.nn.functional import softplus
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy
 from rankwise.pairsums.engines.dense import DenseSums
 from rankwise.pairsums.engines.groups import Group, Limits
-from rankwise.pairsums.engines.torch import lattice
+from rankwise.pairsums.engines.torch import histogram
 from rankwise.pairsums.engines.torch.blocks import blocks
-from rankwise.pairsums.engines.torch.cut import Cut
-from rankwise.pairsums.engines.torch.lookup import Lookup
+from rankwise.pairsums.engines.torch.floors import Floors
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
 
 
 class Precision(NamedTuple):
-    """How finely to compute, in units of 1/λ.
+    """Resolution of the table; units are 1/λ.
 
     Attributes:
         cells: Least number of cells per unit.
-        interval: Cells in an interval: 2 to 4 units.
-        points: Chebyshev points in it.
-        moments: Moments of each cell.
-        below: So far below all positives e^z underflows, even summed over a billion samples.
-        largest: The largest number of a cell: λ times a logit there has enough digits.
-        most: Most cells of a table.
+        interval: Cells per interval: 2 to 4 units.
+        points: Chebyshev points per interval.
+        moments: Moments per cell.
+        below: Range of the table below the lowest positive, in units: farther down e^z underflows.
+        max_index: Largest index of a cell counted from the logit 0, so that λ times a logit has enough digits.
+        max_cells: Most cells of a table.
     """
 
     cells: int
@@ -46,8 +45,8 @@ class Precision(NamedTuple):
     points: int
     moments: int
     below: float
-    largest: float
-    most: int = 1 << 19
+    max_index: float
+    max_cells: int = 1 << 19
 
 
 PRECISION = {
@@ -55,43 +54,43 @@ PRECISION = {
     torch.float64: Precision(128, 512, 28, 4, 765.0, 2.0**27),  # and 1e-11
 }
 
-#: With floors, where each positive sums the cells of an interval one by one: fewer of them with more moments.
+#: With floors, each positive sums the cells of one interval directly, so that fewer cells with more moments are faster.
 COARSE = PRECISION | {torch.float32: Precision(16, 64, 16, 4, 125.0, 2.0**30)}
 
-#: Of many samples on a CPU: more cells with fewer moments, relative error 2e-7.
+#: For many samples on a CPU: more cells with fewer moments, relative error 2e-7.
 FINE = Precision(512, 2048, 16, 2, 125.0, 2.0**35, 1 << 21)
 
-#: So many units above all positives S is 1 but for rounding, and softplus z.
+#: This many units above a positive, S rounds to 1 and softplus to z.
 ABOVE = 37.0
 
-#: Entries of a matrix [positives, points] that are worked on at once.
-ENTRIES = 1 << 17
+#: Most entries of a block of the matrix [positives, points].
+MAX_ENTRIES = 1 << 17
 
-#: So many positives, neighbours in quality if there are more, are compared pair by pair; lower ones come from a table.
-NEIGHBOURS = 512
+#: Positives, sorted by quality, that are compared pair by pair; those of lower quality are summed from a table.
+MAX_PAIRWISE = 512
 
 
 class Coarsening(NamedTuple):
-    """Points of intervals, in units, and what each point gets of the moments of a cell.
+    """Chebyshev points of all intervals, and the matrices from moments of cells to weights of points.
 
-    Moments are by powers of the offset from a cell's lower edge.
+    Moments are powers of the offset from the lower edge of a cell.
     """
 
-    points: Tensor  # [points]
-    downwards: Tensor  # the same with the other sign
+    points: Tensor  # in units, [points]
+    negated: Tensor  # -points
     by_power: Tensor  # [moments, cells, points of an interval]
 
 
 @lru_cache(maxsize=64)
 def coarsening(intervals: int, precision: Precision, width: float, device: torch.device) -> Coarsening:
-    """The points of so many intervals of cells of a width, and Lagrange's polynomials as shorter ones in each cell."""
-    from numpy.polynomial import chebyshev  # when it is needed: importing the losses loads torch alone
+    """Points of a number of intervals, and their Lagrange polynomials expanded in each cell of an interval."""
+    from numpy.polynomial import chebyshev  # not at the top: importing the losses imports only torch
 
     cells, points, moments = precision.interval, precision.points, precision.moments
     at = np.cos((2 * np.arange(points) + 1) * np.pi / (2 * points))
     lagrange = np.cos(np.outer(np.arange(points), np.arccos(at))) * 2 / points  # coefficients of T_0, T_1, …
     lagrange[0] /= 2
-    # The shorter ones agree with them at a few Chebyshev points of the cell.
+    # In a cell, a polynomial of lower degree interpolates each of them at the Chebyshev points of the cell.
     offsets = (1 - np.cos((2 * np.arange(moments) + 1) * np.pi / (2 * moments))) / 2
     inside = (np.arange(cells) + offsets[:, None]) * 2 / cells - 1  # [moments, cells]
     powers = np.linalg.inv(np.vander(offsets, increasing=True))
@@ -102,25 +101,25 @@ def coarsening(intervals: int, precision: Precision, width: float, device: torch
 
 
 class Grid(NamedTuple):
-    """Where the cells are: cell k is [(low + k) / scale, (low + k + 1) / scale).
+    """The cells: cell k is [(low + k) / scale, (low + k + 1) / scale).
 
     Attributes:
         scale: Cells per unit of the logits, a power of two.
-        low: Number of the first cell on the line.
-        cells: Their number, whole intervals.
-        dirty: Whether values of what is no negative are in the first cell, and nothing else.
+        low: Index of the first cell, counted from the logit 0.
+        cells: Number of cells, a multiple of those of an interval.
+        first_unused: Whether the first cell contains only samples that are not negatives.
         above: Whether there may be values above all cells.
     """
 
     scale: float
     low: float
     cells: int
-    dirty: bool
+    first_unused: bool
     above: bool
 
 
 def locate(x: Tensor, origin: Tensor, scale: float, cells: int) -> tuple[Tensor, Tensor]:
-    """Cell of each of some values, and where it is counted in cells, float64: those beyond are in the outermost."""
+    """Cell and position, counted in cells, of each value, float64; values beyond are in the outermost cells."""
     v = torch.add(origin, x, alpha=scale).clamp_(0, math.nextafter(cells, 0))
     return v.long(), v
 
@@ -128,12 +127,12 @@ def locate(x: Tensor, origin: Tensor, scale: float, cells: int) -> tuple[Tensor,
 class SigmoidSums:
     """Sums of a sigmoid or its cross entropy over the pairs of a group.
 
-    A table has one row per cell, or per part of a cell where floors cut it, and the moments: [moments, rows].
+    A table holds moments, [moments, rows]: one row per cell, or several where floors split it.
 
     Args:
         group: The samples.
-        spec: What is asked for.
-        grid: Where the cells are.
+        spec: The loss.
+        grid: The cells.
     """
 
     def __init__(self, group: Group, spec: RankingSpec, grid: Grid) -> None:
@@ -143,12 +142,12 @@ class SigmoidSums:
         self.length = self.precision.interval
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
         self.layout = group.positives.new_full((1,), -grid.low)  # the cells' origin
-        self.points, self.downwards, self.by_power = coarsening(
+        self.points, self.negated, self.by_power = coarsening(
             grid.cells // self.length, self.precision, self.width, group.positives.device
         )
         floor = spec.floor(group.positives) if spec.has_floor else None
-        self.cut = None if floor is None else Cut(floor, self)
-        self.few = len(group.positives) <= NEIGHBOURS
+        self.floors = None if floor is None else Floors(floor, self)
+        self.few = len(group.positives) <= MAX_PAIRWISE
         self.rows = grid.cells + (0 if floor is None else len(floor))
 
     @classmethod
@@ -159,13 +158,13 @@ class SigmoidSums:
 
     @property
     def units(self) -> Tensor:
-        """The positives counted in units from the first cell, float64 [P]."""
+        """Positions of the positives in units from the first cell, float64 [P]."""
         return self.group.positives.mul(self.grid.scale).sub_(self.grid.low).mul_(self.width)
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
-        """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
+        """Each positive's sums over its pairs; all values are 1, since no formula with a sigmoid has others."""
         tables = [self.moments()] if self.few else [self.moments(), self._table(slice(None), values[0])]
-        sums = self._read(torch.stack(tables))
+        sums = self._sums_over(torch.stack(tables))
         error = sums.error[0] + self.excess() if self.grid.above and self.with_error else sums.error[0]
         negatives = Sums(sums.rank[0], error, None if sums.number is None else sums.number[0])
         if self.few:
@@ -192,10 +191,10 @@ class SigmoidSums:
     def moments(self) -> Tensor:
         """The table of the negatives, [moments, rows]."""
         values, weight = self.group.values, self.group.weight
-        number, (scale, low, cells, dirty, _) = self.precision.moments, self.grid
+        number, (scale, low, cells, first_unused, _) = self.precision.moments, self.grid
         if self.precision is FINE:
-            table = lattice.moments(values, lattice.Lattice(scale, low, cells), weight)
-            table[:, : int(dirty)] = 0
+            table = histogram.moments(values, histogram.Bins(scale, low, cells), weight)
+            table[:, : int(first_unused)] = 0
             return table
         parts = blocks(values)
         table = self.points.new_zeros(number, self.rows)
@@ -203,8 +202,8 @@ class SigmoidSums:
         for part in parts:
             x = values[part]
             row, v = locate(x, self.layout, scale, cells)
-            if self.cut is not None:
-                row += self.cut.floors_below.locate(x)[0]
+            if self.floors is not None:
+                row += self.floors.below(x)
             terms = powers[:, : len(x)]
             if weight is None:
                 f = torch.frac(v, out=terms[1])
@@ -214,12 +213,12 @@ class SigmoidSums:
             for a in range(2, number):
                 torch.mul(terms[a - 1], f, out=terms[a])
             table.scatter_add_(1, row.expand(number, -1), terms)
-        if dirty:
+        if first_unused:
             table[:, 0] = 0
         return table
 
     def excess(self) -> Tensor:
-        """By how much negatives are above all cells, in sum: softplus grows by it."""
+        """Sum of the distances of negatives above the last cell: softplus is linear there."""
         edge, weight = (self.grid.low + self.grid.cells) / self.grid.scale, self.group.weight
         total = self.points.new_zeros(())
         for part in blocks(self.group.values):
@@ -230,64 +229,66 @@ class SigmoidSums:
     # Sums at the positives
 
     def coarsened(self, tables: Tensor) -> Tensor:
-        """What the points weigh for tables of whole cells, [..., moments, cells] to [..., points of each interval]."""
+        """Weights of the points for tables of whole cells, [..., moments, cells] to [..., points of each interval]."""
         return tables.unflatten(-1, (-1, self.length)) @ self.by_power
 
     def _table(self, chosen: slice | Tensor, values: Tensor) -> Tensor:
-        """The table of some positives, each counting ``values`` times, [moments, rows]."""
+        """The table of the chosen positives, weighted by ``values``, [moments, rows]."""
         p = self.group.positives[chosen]
         row, v = locate(p, self.layout, self.grid.scale, self.grid.cells)
-        row, f = row if self.cut is None else row + self.cut.floors_below.locate(p)[0], v.frac_()
+        row, f = row if self.floors is None else row + self.floors.below(p), v.frac_()
         moments = [values[chosen]]
         for _ in range(1, self.precision.moments):
             moments.append(moments[-1] * f)
         return self.points.new_zeros(len(moments), self.rows).index_add_(1, row, torch.stack(moments))
 
     def chunks(self, number: int) -> list[slice]:
-        """Parts of so many positives to work on at once."""
-        step = max(1, ENTRIES // len(self.points))
+        """Slices of a number of positives, one per block of the matrix."""
+        step = max(1, MAX_ENTRIES // len(self.points))
         return [slice(start, min(start + step, number)) for start in range(0, number, step)]
 
-    def _read(self, tables: Tensor, chosen: Tensor | slice = slice(None)) -> Sums:
-        """For each of some positives, the sums over the samples of tables [T, moments, rows]; [T, P] each."""
+    def _sums_over(self, tables: Tensor, chosen: Tensor | slice = slice(None)) -> Sums:
+        """For the chosen positives, the sums over the samples of tables [T, moments, rows]; [T, P] each."""
         u = self.units[chosen]
-        whole = tables if self.cut is None else self.cut.whole(tables)
+        whole = tables if self.floors is None else self.floors.whole(tables)
         weights = self.coarsened(whole).sum(1).flatten(1).T  # of the points, [points, T]
         rank, error, number = u.new_empty(3, len(u), len(tables))
         for part in self.chunks(len(u)):
             z = self.points - u[part, None]
             s, mistakes = z.sigmoid(), softplus(z, threshold=40.0) if self.with_error else z
-            if self.cut is not None:
-                above = self.cut.above(chosen, part)
+            if self.floors is not None:
+                above = self.floors.above(chosen, part)
                 s, mistakes = s * above, mistakes * above
                 torch.mm(above, weights, out=number[part])
             torch.mm(s, weights, out=rank[part])
             if self.with_error:
                 torch.mm(mistakes, weights, out=error[part])
-            if self.cut is not None:
-                for sums, more in zip((rank, error, number), self.cut.near(tables, whole, chosen, part), strict=True):
+            if self.floors is not None:
+                for sums, more in zip(
+                    (rank, error, number), self.floors.near(tables, whole, chosen, part), strict=True
+                ):
                     sums[part] += more
         errors = error.T / self.lam if self.with_error else rank.T
-        return Sums(rank.T, errors, None if self.cut is None else number.T)
+        return Sums(rank.T, errors, None if self.floors is None else number.T)
 
     def _lower(self, values: Tensor) -> Sums:
-        """For each positive u, sums over the positives v of lower quality, each counting ``values`` times."""
+        """For each positive u, sums over the positives v of lower quality, weighted by ``values``."""
         p, (quality, order) = self.group.positives, self.group.quality.sort()
         rank, error, number = p.new_zeros(3, len(p))
-        starts = range(0, len(p), NEIGHBOURS)
-        lower = torch.searchsorted(quality, quality[::NEIGHBOURS].contiguous()).tolist()
+        starts = range(0, len(p), MAX_PAIRWISE)
+        lower = torch.searchsorted(quality, quality[::MAX_PAIRWISE].contiguous()).tolist()
         for start, whole in zip(starts, lower, strict=True):
-            part = slice(start, start + NEIGHBOURS)
+            part = slice(start, start + MAX_PAIRWISE)
             u, q = order[part], quality[part]
             z = p[u] - p[u][:, None]
             counts = (q < q[:, None]) * values[u]
-            if self.cut is not None:
-                counts *= p[u] > self.cut.floor[u, None]
+            if self.floors is not None:
+                counts *= p[u] > self.floors.floor[u, None]
                 number[u] = counts.sum(1)
             rank[u] = (self.spec.distance.rank(z) * counts).sum(1)
             error[u] = (self.spec.distance.error(z) * counts).sum(1)
-            if start > 0:  # those before the neighbours: all of them, or those before the first one's quality
-                sums = self._read(torch.stack([self._table(order[:end], values) for end in (start, whole)]), u)
+            if start > 0:  # lower blocks: all of them, or up to the quality of the first in this block
+                sums = self._sums_over(torch.stack([self._table(order[:end], values) for end in (start, whole)]), u)
                 among_equals = q == q[0]
                 rank[u] += torch.where(among_equals, sums.rank[1], sums.rank[0])
                 error[u] += torch.where(among_equals, sums.error[1], sums.error[0])
@@ -302,12 +303,12 @@ class SigmoidSums:
         values, u = torch.zeros_like(self.points), self.units
         for part in self.chunks(len(u)):
             s = (self.points - u[part, None]).sigmoid_()
-            values += weights[part] @ (s if self.cut is None else s * self.cut.above(slice(None), part))
+            values += weights[part] @ (s if self.floors is None else s * self.floors.above(slice(None), part))
         cells = self.refined(values)
-        return (cells if self.cut is None else self.cut.rows(cells, weights)).flatten()
+        return (cells if self.floors is None else self.floors.rows(cells, weights)).flatten()
 
     def refined(self, values: Tensor) -> Tensor:
-        """Coefficients in each cell of what has these values at the points, [moments, cells]."""
+        """Coefficients in each cell of the polynomials with these values at the points, [moments, cells]."""
         return (values.view(-1, self.precision.points) @ self.by_power.transpose(1, 2)).flatten(1)
 
 
@@ -316,21 +317,20 @@ def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, ups
     assert isinstance(spec.distance, Sigmoid)
     precision = precision_of(group, spec)
     coefficients = torch.mul(table, upstream, out=out.new_empty(len(table))).view(precision.moments, -1)
-    scale, floors_below, cells = scale_of(spec.distance, precision), None, coefficients.shape[1]
+    scale, floors, cells = scale_of(spec.distance, precision), None, coefficients.shape[1]
     if precision is FINE:
-        cells_of = lattice.Lattice(scale, -float(layout), cells)
-        for _ in lattice.evaluate(group.values, cells_of, coefficients.T.contiguous(), out):
-            pass
+        bins = histogram.Bins(scale, -float(layout), cells)
+        histogram.evaluate(group.values, bins, coefficients.T.contiguous(), out)
         return
     if spec.has_floor:
         floor = spec.floor(group.positives)
         assert floor is not None
-        floors_below, cells = Lookup(floor.sort().values, exact=True), cells - len(floor)
+        floors, cells = floor.sort().values, cells - len(floor)
     for part in blocks(group.values):
         x = group.values[part]
         row, v = locate(x, layout, scale, cells)
-        if floors_below is not None:
-            row += floors_below.locate(x)[0]
+        if floors is not None:
+            row += torch.bucketize(x.double(), floors)
         f = v.frac_().to(out.dtype)
         *rest, last = coefficients.index_select(1, row)
         for a, power in enumerate(rest[::-1]):
@@ -338,24 +338,24 @@ def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, ups
 
 
 def precision_of(group: Group, spec: RankingSpec) -> Precision:
-    """How finely to compute a group."""
-    if not spec.has_floor and group.values.dtype == torch.float32 and lattice.is_for(group.values):
+    """The resolution for a group."""
+    if not spec.has_floor and group.values.dtype == torch.float32 and histogram.is_for(group.values):
         return FINE
     return (COARSE if spec.has_floor else PRECISION)[group.values.dtype]
 
 
 def scale_of(distance: Sigmoid, precision: Precision) -> float:
     """Cells per unit of the logits."""
-    return lattice.power_of_two(distance.lam * precision.cells)
+    return histogram.power_of_two(distance.lam * precision.cells)
 
 
 def grid_of(group: Group, spec: RankingSpec) -> Grid | None:
-    """Where a group's cells are, or None if the positives are too far apart or from zero for a table."""
+    """The cells of a group, or None if the positives are too far apart or from zero for a table."""
     assert isinstance(spec.distance, Sigmoid)
     precision, lam = precision_of(group, spec), spec.distance.lam
     scale = scale_of(spec.distance, precision)
     least, most, lowest, highest = group.limits or _limits(group)
-    if not max(-least, most) * scale <= precision.largest:
+    if not max(-least, most) * scale <= precision.max_index:
         return None
     low, bottom = float(math.floor(least * scale) - math.ceil(precision.below * scale / lam)), -math.inf
     if spec.has_floor:  # nothing below the lowest floor counts
@@ -363,14 +363,14 @@ def grid_of(group: Group, spec: RankingSpec) -> Grid | None:
         assert floor is not None
         low = math.floor(float(floor.min()) * scale) - 1
     elif lowest * scale > low:
-        bottom = math.floor(lowest * scale) - 1  # one cell for what is no negative
-    dirty, low, high = bottom >= low, max(low, bottom), max(most, min(highest, most + ABOVE / lam)) * scale + 2
+        bottom = math.floor(lowest * scale) - 1  # one more cell for samples that are not negatives
+    first_unused, low, high = bottom >= low, max(low, bottom), max(most, min(highest, most + ABOVE / lam)) * scale + 2
     if precision is FINE:
-        low = lattice.rounded_down(low, group.values.dtype)
-    if not high - low <= precision.most:
+        low = histogram.rounded_down(low, group.values.dtype)
+    if not high - low <= precision.max_cells:
         return None
     cells = math.ceil((high - low) / precision.interval) * precision.interval
-    return Grid(scale, low, cells, dirty, highest >= (low + cells) / scale)
+    return Grid(scale, low, cells, first_unused, highest >= (low + cells) / scale)
 
 
 def _limits(group: Group) -> Limits:

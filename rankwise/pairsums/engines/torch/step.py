@@ -1,8 +1,7 @@
-"""Sums of the step over all pairs in torch operations, exact: between the ends of ramps everything is linear.
+"""Sums of the step over all pairs, exact, by the histogram whose bin edges are the ends p ± δ of all ramps.
 
-The ends of all ramps, p_u - δ and p_u + δ, cut the line into cells. With the number of samples and the sum of their
-offsets in each, summed from above, the sum over all samples of max(0, x - end) is known at each end, and the ramp is
-the difference of two such sums. In the adjoint, offset and slope change at each end by the weight of its positive.
+Suffix sums of moments 0 and 1 give Σ max(0, x - edge) over the samples at each edge, and a ramp is the
+difference of two such sums. In the adjoint, constant and slope change at each edge by the weight of its positive.
 """
 
 from __future__ import annotations
@@ -18,29 +17,29 @@ from rankwise.pairsums.engines.dense import DenseSums
 from rankwise.pairsums.engines.groups import Group
 from rankwise.pairsums.engines.torch import edges
 from rankwise.pairsums.engines.torch.blocks import blocks
-from rankwise.pairsums.engines.torch.lookup import Lookup
 from rankwise.pairsums.formula import Over, Sums
 from rankwise.pairsums.spec import RankingSpec
 
-#: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
-WIDEST, FARTHEST = 1e5, 1e7
+#: Largest distance of positives from each other, and from zero, in units of δ: keeps 10 and 8 digits.
+MAX_RANGE, MAX_DISTANCE = 1e5, 1e7
 
-#: Up to so many positives are compared with each other pair by pair: fewer operations, but each with P² entries.
+#: Up to this many positives, sums over pairs of positives are computed pair by pair: fewer operations, but each has P²
+#: entries. On a CPU the second, unless the sums are by quality.
 MAX_PAIRWISE, MAX_PAIRWISE_ON_CPU = 1024, 256
 
 
 class Ramps:
-    """The ends of the ramps of positives, which cut the line into cells: cell k is above k of them.
+    """The ends of the ramps of positives, sorted: the edges of the cells. Cell k is above k edges.
 
     Args:
         positives: Logits, float64 [P].
-        spec: What is asked for.
+        spec: The loss.
 
     Attributes:
         edge: For each positive the edges where its ramp begins and ends, and its floor, [2 or 3, P].
-        ends: Positions of these edges, [2, P].
+        ends: Positions of the first two, [2, P].
         slope: Of a ramp, per unit of positions.
-        jump: How high a ramp begins that begins at a floor, [P]; None without floors.
+        jump: Height of the ramp where it begins, 0 unless a floor cuts it, [P]; None without floors.
         cells: Number of cells.
     """
 
@@ -50,11 +49,11 @@ class Ramps:
         floor = spec.floor(p) if spec.has_floor else None
         begin = p - delta if floor is None else torch.maximum(p - delta, floor)
         ends, order = torch.cat([begin, p + delta] + ([] if floor is None else [floor])).sort()
-        self.lookup = Lookup(ends, exact=floor is not None)  # at a floor, ramps jump
+        self.edges = edges.Edges(ends, exact=floor is not None)  # at a floor, ramps jump
         index = torch.arange(len(order), device=p.device)
         self.edge = torch.empty_like(order).scatter_(0, order, index).view(-1, len(p))
-        self.ends = self.lookup.positions[self.edge[:2]]
-        self.slope = 0.5 / delta / self.lookup.per_unit
+        self.ends = self.edges.positions[self.edge[:2]]
+        self.slope = 0.5 / delta
         self.jump = None if floor is None else ((begin - p) * (0.5 / delta) + 0.5).clamp(min=0)
         self.cells = len(ends) + 1
 
@@ -64,18 +63,19 @@ class StepSums:
 
     Args:
         group: The samples.
-        spec: What is asked for.
+        spec: The loss.
     """
 
     def __init__(self, group: Group, spec: RankingSpec) -> None:
         self.group, self.spec, self.ramps = group, spec, Ramps(group.positives, spec)
-        few = MAX_PAIRWISE_ON_CPU if group.positives.device.type == "cpu" else MAX_PAIRWISE
+        by_table = group.positives.device.type == "cpu" and not spec.by_quality
+        few = MAX_PAIRWISE_ON_CPU if by_table else MAX_PAIRWISE
         self.in_pairs = len(group.positives) <= few or self.ramps.jump is not None
 
     @property
     def layout(self) -> Tensor:
-        """What `evaluate` needs to find the cells of `table` again."""
-        return self.ramps.lookup.layout
+        """What `evaluate` needs to find the cell of a sample."""
+        return self.ramps.edges.edges
 
     @classmethod
     def of(cls, group: Group, spec: RankingSpec) -> StepSums | None:
@@ -83,17 +83,17 @@ class StepSums:
         assert isinstance(spec.distance, Step)
         least, most = group.limits[:2] if group.limits else torch.stack(group.positives.aminmax()).tolist()
         delta = spec.distance.delta
-        if most - least > WIDEST * delta or max(-least, most) > FARTHEST * delta:
+        if most - least > MAX_RANGE * delta or max(-least, most) > MAX_DISTANCE * delta:
             return None
         return cls(group, spec)
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        rank, number = self._read(self._moments())
+        rank, number = self._sums_over(self._moments())
         negatives = Sums(rank, rank, number)
         if self.in_pairs:
             return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), 0)
-        everyone = torch.stack([self._read(self._table(value))[0] for value in values])
+        everyone = torch.stack([self._sums_over(self._table_of_positives(value))[0] for value in values])
         if not lower:
             return Over(negatives, everyone, None, 0)
         below = self._lower(self.group.positives, self.group.quality, torch.stack(list(values)))
@@ -106,7 +106,7 @@ class StepSums:
         p = self.group.positives
         if lower:  # H(p_v - p_u) = H((-p_u) - (-p_v))
             return self._lower(-p, -self.group.quality, weights[None])[0]
-        cell, position = self.ramps.lookup.locate(p)
+        cell, position = self.ramps.edges.locate(p)
         constant, slope = self._lines(weights)[cell].T
         return constant + slope * position
 
@@ -119,33 +119,33 @@ class StepSums:
         return self._lines(weights).flatten()
 
     def _moments(self) -> Tensor:
-        """Number of the negatives in each cell and the sum of where they are, [2, cells]."""
+        """Number of the negatives in each cell and the sum of their positions, [2, cells]."""
         values = self.group.values
-        cells = edges.of(values, self.ramps.lookup)
-        if cells is not None:
-            return edges.moments(values, self.group.weight, cells)
+        bins = edges.bins_over(values, self.ramps.edges)
+        if bins is not None:
+            return edges.moments(values, self.group.weight, bins)
         parts = blocks(values)
         table = self.group.positives.new_zeros(2, self.ramps.cells)
         terms = table.new_ones(2, min(len(values), parts[0].stop) if parts else 0)
         for part in parts:
-            # What is not negative goes to the first cell, below all ramps, which is never read.
+            # Samples that are not negatives are in the first cell, below all ramps, which is never read.
             x = values[part]
-            cell, position = self.ramps.lookup.locate(x, terms[1, : len(x)])
+            cell, position = self.ramps.edges.locate(x, terms[1, : len(x)])
             if self.group.weight is not None:
                 position.mul_(terms[0, : len(x)].copy_(self.group.weight[part]))
             table.scatter_add_(1, cell.expand(2, -1), terms[:, : len(x)])
         return table
 
-    def _table(self, values: Tensor) -> Tensor:
-        """The same for the positives, each counting ``values`` times."""
-        cell, position = self.ramps.lookup.locate(self.group.positives)
+    def _table_of_positives(self, values: Tensor) -> Tensor:
+        """The same of the positives, weighted by ``values``."""
+        cell, position = self.ramps.edges.locate(self.group.positives)
         table = values.new_zeros(2, self.ramps.cells)
         return table.index_add_(1, cell, torch.stack([values, values * position]))
 
-    def _read(self, table: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Each positive's sum of H over the samples of a table, and how many are above its floor, if there is one."""
+    def _sums_over(self, table: Tensor) -> tuple[Tensor, Tensor | None]:
+        """For each positive, the sum of H over the samples of a table, and with floors the number above its floor."""
         ramps = self.ramps
-        above = table.flip(1).cumsum(1).flip(1)  # from each cell up; a cell is above the edge whose number is one less
+        above = table.flip(1).cumsum(1).flip(1)  # suffix sums; cell k + 1 begins at edge k
         number, total = above[:, 1:][:, ramps.edge]
         begin, end = torch.addcmul(total[:2], ramps.ends, number[:2], value=-1)  # sums of max(0, x - end)
         rank = (begin - end) * ramps.slope
@@ -164,7 +164,7 @@ class StepSums:
         return changes.cumsum(0)
 
     def _lower(self, p: Tensor, quality: Tensor, values: Tensor) -> Tensor:
-        """For each positive u and each row of values, Σ values_v · H(p_v - p_u) over those of lower quality, [K, P]."""
+        """For each positive u and row of values, Σ_v values_v · H(p_v - p_u) over the v of lower quality, [K, P]."""
         assert isinstance(self.spec.distance, Step)
         delta = self.spec.distance.delta
         ordered, order = p.sort()
@@ -174,39 +174,39 @@ class StepSums:
         offset = p - p.median()
         weighted = torch.cat([values, values * offset]).T  # [P, 2K]
         total = pad(values[:, by_quality].cumsum(1), (1, 0))[:, limit]
-        low, high = first_in_both(by_quality.argsort(), order.argsort(), limit, ends, weighted).transpose(1, 2)
+        low, high = dominance_sums(by_quality.argsort(), order.argsort(), limit, ends, weighted).transpose(1, 2)
         count, moment = (high - low).chunk(2)
         return total - high[: len(values)] + (moment - offset * count) * (0.5 / delta) + 0.5 * count
 
 
 def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, upstream: Tensor, out: Tensor) -> None:
     """Write the value of its cell's line at each sample."""
-    lookup = Lookup.restored(layout, len(table) // 2 - 1, exact=spec.has_floor)
+    over = edges.Edges(layout, exact=spec.has_floor)
     lines = (table * upstream).view(-1, 2)
-    cells = edges.of(group.values, lookup)
-    if cells is not None:
-        edges.evaluate(group.values, cells, lines, out)
+    bins = edges.bins_over(group.values, over)
+    if bins is not None:
+        edges.evaluate(group.values, bins, lines, out)
         return
     lines = torch.view_as_complex(lines)  # one index reads constant and slope together
     for part in blocks(group.values):
-        cell, position = lookup.locate(group.values[part])
+        cell, position = over.locate(group.values[part])
         constant, slope = torch.view_as_real(lines.index_select(0, cell)).unbind(1)
         torch.addcmul(constant, slope, position, out=out[part])
 
 
-def first_in_both(first_order: Tensor, second_order: Tensor, limit: Tensor, ends: Tensor, values: Tensor) -> Tensor:
-    """Sums over the samples that are before a limit in one order and before an end in another, in P log² P steps.
+def dominance_sums(first_order: Tensor, second_order: Tensor, limit: Tensor, ends: Tensor, values: Tensor) -> Tensor:
+    """Two-dimensional prefix sums: over samples before a limit in one order and before an end in another, P log² P.
 
-    In the first order the samples are cut into blocks of 1, 2, 4, … and each block is put into the second order. The
-    first n samples of the first order are then at most one block of each length, by the binary digits of n, and what a
-    block has before some index of the second order is a difference of two prefix sums.
+    This is a merge-sort tree: blocks of 1, 2, 4, … samples of the first order, each sorted by the second. The first n
+    samples are at most one block of each size, by the binary digits of n, and the sum over a block up to an index of
+    the second order is a difference of two prefix sums.
 
     Args:
-        first_order: Each sample's index in the first order, int64 [P]: a permutation.
-        second_order: Each sample's index in the second order, int64 [P]: a permutation.
-        limit: How many of the first order each question asks for, int64 [P].
-        ends: How many of the second order it asks for, several ends at once, int64 [E, P].
-        values: How much each sample counts, several sums at once, float64 [P, K].
+        first_order: Index of each sample in the first order, int64 [P]: a permutation.
+        second_order: Index of each sample in the second order, int64 [P]: a permutation.
+        limit: Of each query in the first order, int64 [P].
+        ends: Of each query in the second order, several at once, int64 [E, P].
+        values: Summed values of each sample, several at once, float64 [P, K].
 
     Returns:
         The sums, float64 [E, P, K].
@@ -214,11 +214,11 @@ def first_in_both(first_order: Tensor, second_order: Tensor, limit: Tensor, ends
     number = len(first_order)
     result = values.new_zeros(*ends.shape, values.shape[1])
     for level in range(number.bit_length()):
-        asking = (limit >> level & 1).nonzero().squeeze(1)
+        queries = (limit >> level & 1).nonzero().squeeze(1)
         by_block = (first_order >> level) * (number + 1) + second_order  # then by the second order
         keys, order = by_block.sort()
         before = pad(values[order].cumsum(0), (0, 0, 1, 0))
-        block = (limit[asking] >> level) - 1
-        at = torch.searchsorted(keys, block * (number + 1) + ends[:, asking])
-        result[:, asking] += before[at] - before[block << level]
+        block = (limit[queries] >> level) - 1
+        at = torch.searchsorted(keys, block * (number + 1) + ends[:, queries])
+        result[:, queries] += before[at] - before[block << level]
     return result
