@@ -73,7 +73,7 @@ class Live:
     def kill(self, number=signal.SIGKILL):
         os.kill(self.process.pid, number)
 
-    def wait(self, seconds=120):
+    def wait(self, seconds=240):
         """Its exit code; a signal's number counts negative."""
         self.process.join(seconds)
         if self.process.exitcode is None:
@@ -87,7 +87,7 @@ def live(*words, log, **options):
     return Live(["train", *words], log, **options)
 
 
-def finish(*words, log, code=0, seconds=120, **options):
+def finish(*words, log, code=0, seconds=240, **options):
     """A training from start to end; returns what it said."""
     run = live(*words, log=log, **options)
     got = run.wait(seconds)
@@ -117,7 +117,7 @@ def ranks(number, *words, folder, before=None, full=False, machines=1, **env):
     return runs
 
 
-def wait_all(runs, code=0, seconds=120):
+def wait_all(runs, code=0, seconds=240):
     """Waits for all of them, which must end with the same code; returns what each said."""
     end = time.monotonic() + seconds
     codes = [run.wait(max(1, end - time.monotonic())) for run in runs]
