@@ -22,7 +22,7 @@ ENTRIES_PER_BLOCK = 2**15 - 1
 BLOCKS_PER_THREAD = 4
 
 #: Largest relative error of a score in float32: a few roundings of 6e-8.
-ROUNDING = 2.0**-21
+SCORE_ERROR = 2.0**-21
 
 Result = TypeVar("Result")
 
@@ -135,7 +135,7 @@ def score_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
     """
     if logits.device.type != "cpu":
         return p.mul(bins).int().clamp_(max=bins - 1)  # a search for scores near an edge would make the host wait
-    low, high = (p.mul(bins * (1 + error)).floor_() for error in (-ROUNDING, ROUNDING))
+    low, high = (p.mul(bins * (1 + error)).floor_() for error in (-SCORE_ERROR, SCORE_ERROR))
     region, near = low.int(), high.sub_(low)
     if near.sum() > 0:
         near = near.bool()

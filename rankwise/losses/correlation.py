@@ -15,8 +15,8 @@ from rankwise.losses.focal import FocalLoss
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
-#: Values that differ by less count as equal, because their correlation would be that of rounding errors.
-ROUNDING = 1e-9
+#: Values within a smaller range count as equal, because their correlation would be that of rounding errors.
+SMALLEST_SPREAD = 1e-9
 
 Coefficient = Literal["spearman", "pearson", "concordance"]
 
@@ -135,7 +135,7 @@ class _Addition(SamplewiseLoss):
 
 def _constant(values: Tensor) -> bool:
     low, high = values.aminmax()
-    return bool(high - low < ROUNDING)
+    return bool(high - low < SMALLEST_SPREAD)
 
 
 def _pearson(scores: Tensor, quality: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,9 @@ from rankwise.losses.inputs import ROUNDING, Samples, without_bad_numbers
 #: Entries this far below the lowest positive do not contribute to a ranking, however flat the distance is.
 FAR_BELOW = 1e12
 
+#: Types of targets that are read as they are.
+READ = (torch.float32, torch.float64)
+
 #: A ranking splits rows with several positives if at most this fraction of rows is added.
 FEW_ADDED = 0.25
 
@@ -180,27 +183,30 @@ def read_dense(
             raise ValueError(f"mask must be bool, True where an entry counts, got {mask.dtype}")
         kept = _entries("mask", mask, logits)
     ignored = None if kept is None else ~kept
-    rows_of_targets = targets.detach().reshape(-1, classes)
-    if rows_of_targets.dtype not in (torch.float32, torch.float64):
-        rows_of_targets = rows_of_targets.to(working)
-    where = _positives(rows_of_targets, kept)
-    rows = where.div(classes, rounding_mode="floor")
+    rows_of_targets = _rows(targets.detach(), targets.dtype if targets.dtype in READ else working)
+    rows, kinds, quality = _positives(rows_of_targets, kept)
     if weight is not None:
         weight = _entries("weight", weight.detach(), logits).expand(-1, classes).to(working)
         counted = weight if ignored is None else weight.masked_fill(ignored, 0)
         if not bool((counted.isfinite() & (counted >= 0)).all()):
             raise ValueError("weight must be finite and at least 0")
-    image = torch.arange(images, device=logits.device)[:, None]
+    image = torch.arange(images, device=logits.device)
     return DenseTargets(
-        logits=logits.reshape(-1, classes).to(working),
+        logits=_rows(logits, working),
         rows=rows,
-        classes=where - rows * classes,
-        quality=rows_of_targets.flatten().index_select(0, where).to(working).clamp_(0, 1),
-        image=image.expand(images, len(rows_of_targets) // max(1, images)).flatten(),
+        classes=kinds,
+        quality=quality if quality.dtype == working else quality.to(working),
+        image=image if logits.ndim == 2 else image.repeat_interleave(len(rows_of_targets) // max(1, images)),
         ignored=ignored,
         weight=weight,
         normalizer=None if normalizer is None else _normalizer(normalizer, logits.device, working),
     )
+
+
+def _rows(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values [..., C] as rows [A, C]. If they are, no operation is called: each takes time if samples are few."""
+    values = values if values.ndim == 2 else values.reshape(-1, values.shape[-1])
+    return values if values.dtype == dtype else values.to(dtype)
 
 
 def _entries(name: str, value: Tensor, logits: Tensor) -> Tensor:
@@ -216,8 +222,8 @@ def _entries(name: str, value: Tensor, logits: Tensor) -> Tensor:
         ) from None
 
 
-def _positives(targets: Tensor, kept: Tensor | None) -> Tensor:
-    """Flat indices of the targets above 0, ascending, int64 [P].
+def _positives(targets: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows and classes of the targets above 0, ascending, int64 [P], and these targets, at most 1, [P].
 
     Args:
         targets: float32 or float64 [A, C].
@@ -243,8 +249,9 @@ def _positives(targets: Tensor, kept: Tensor | None) -> Tensor:
         )
     # The sum of a row takes a fifth of the time of its maximum, but negative rounding errors could cancel a positive.
     some = ((targets.sum(1) if low >= 0 else targets.amax(1)) > 0).nonzero().squeeze(1)
-    which, kind = (targets.index_select(0, some) > 0).nonzero().unbind(1)
-    return some[which] * targets.shape[1] + kind
+    which, classes = (targets.index_select(0, some) > 0).nonzero().unbind(1)
+    rows = some[which]
+    return rows, classes, targets[rows, classes].clamp_(max=1)
 
 
 def _normalizer(value: Tensor | float, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -130,10 +130,13 @@ def test_positives_are_the_targets_above_zero_with_and_without_numba(
     targets = torch.rand(300, 5, generator=generator).mul_(1.2).sub_(1.0).clamp_(min=-5e-5)
     targets[7, 2], targets[8, 3], targets[9, 0] = 1e-42, -0.0, 1.00005
     kept = torch.rand(300, 1 if rows else 5, generator=generator) > 0.5
-    expected = (kept & (targets > 0)).flatten().nonzero().squeeze(1)
-    assert torch.equal(dense._positives(targets, kept), expected)
-    monkeypatch.setattr(dense, "find_spec", lambda name: None)
-    assert torch.equal(dense._positives(targets, kept), expected)
+    where = (kept & (targets > 0)).nonzero()
+    quality = targets[tuple(where.unbind(1))].clamp(max=1)
+    for _ in range(2):
+        *found, qualities = dense._positives(targets, kept)
+        assert torch.equal(torch.stack(found, 1), where)
+        assert torch.equal(qualities, quality)
+        monkeypatch.setattr(dense, "find_spec", lambda name: None)
 
 
 def test_every_loss_reports_its_positives(loss: Loss) -> None:

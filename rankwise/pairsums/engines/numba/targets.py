@@ -19,8 +19,10 @@ TARGETS_PER_BLOCK = 64
 MIN_TARGETS_PER_THREAD = 1 << 16
 
 
-def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -> Tensor | None:
-    """Flat indices of the targets above 0, ascending, int64 [P]; None if a target is NaN or outside [0, 1].
+def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Rows and classes of the targets above 0, ascending, int64 [P], and these targets, at most 1, [P].
+
+    None if a target is NaN or outside [0, 1].
 
     Args:
         targets: float32 or float64 on a CPU, contiguous, [A, C].
@@ -32,12 +34,14 @@ def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -
     entries = 1 if counted is None else targets.shape[1] // counted.shape[1]
 
     def work(begin: int, end: int) -> Any:
-        return _positive_targets(values, bits, begin, end, kept, entries, rounding)
+        return _positive_targets(values, bits, begin, end, targets.shape[1], kept, entries, rounding)
 
     parts = in_parts(work, values.size, MIN_TARGETS_PER_THREAD)
-    if any(faults for _, faults in parts):
+    if any(faults for *_, faults in parts):
         return None
-    return torch.from_numpy(np.concatenate([where for where, _ in parts]))
+    found = [arrays[0] if len(parts) == 1 else np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    rows, classes, quality = map(torch.from_numpy, found[:3])
+    return rows, classes, quality
 
 
 @compiled
@@ -51,15 +55,16 @@ def _any(bits: Any) -> Any:
 
 @compiled
 def _positive_targets(
-    values: Any, bits: Any, begin: Any, end: Any, counted: Any, entries: Any, rounding: Any
-) -> tuple[Any, Any]:
-    """Indices of the targets above 0, and how many are out of range.
+    values: Any, bits: Any, begin: Any, end: Any, columns: Any, counted: Any, entries: Any, rounding: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Rows and classes of the targets above 0, these targets, and how many are out of range.
 
     Args:
         values: All targets, flat.
         bits: The same memory as integers: nearly all are zero, which takes no comparison of numbers to see.
         begin: The first to look at.
         end: One past the last.
+        columns: Number of classes.
         counted: Which are read, each flag for some entries in sequence; empty if all are.
         entries: How many entries share a flag.
         rounding: By how much a target may leave [0, 1].
@@ -69,13 +74,17 @@ def _positive_targets(
         if _any(bits[first : min(first + TARGETS_PER_BLOCK, end)]):
             blocks[number] = first
             number += 1
-    where, positives, faults = np.empty(number * TARGETS_PER_BLOCK, np.int64), 0, 0
+    most = number * TARGETS_PER_BLOCK
+    rows, classes, quality = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, values.dtype)
+    positives = faults = 0
     for first in blocks[:number]:
         for k in range(first, min(first + TARGETS_PER_BLOCK, end)):
             if bits[k] != 0 and (counted.size == 0 or counted[k // entries]):
                 if not -rounding <= values[k] <= 1 + rounding:
                     faults += 1
                 elif values[k] > 0:
-                    where[positives] = k
+                    row = k // columns
+                    rows[positives], classes[positives] = row, k - row * columns
+                    quality[positives] = min(values[k], values.dtype.type(1))
                     positives += 1
-    return where[:positives].copy(), faults
+    return rows[:positives].copy(), classes[:positives].copy(), quality[:positives].copy(), faults
