@@ -80,10 +80,8 @@ class _Batches(Sampler[list[_Key]]):
     epoch: int = 0
     start: int = 0
 
-    @property
-    def total(self) -> int:
-        """Number of images per epoch, over all processes."""
-        return self.images if self.factors is None else epoch_images(self.factors)
+    def __post_init__(self) -> None:
+        self.total = self.images if self.factors is None else epoch_images(self.factors)  # over all processes
 
     def __len__(self) -> int:
         full, rest = divmod(self.total, self.batch_size)
