@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -165,36 +164,27 @@ def predict_files(
     return writer.entries
 
 
-@dataclass(frozen=True)
-class _Fault:
-    message: str
-
-
-def _items(sources: Sequence[Path | Camera], read: Callable[[Path], Any]) -> Iterator[Item | _Fault]:
-    for source in sources:
-        try:
-            if isinstance(source, Camera) or is_video(source):
-                for frame in frames(source):
-                    yield Item(source, frame.pixels, frame)
-            else:
-                yield Item(source, read(source))
-        except DataError as error:
-            yield _Fault(str(error))
+def _items(source: Path | Camera, read: Callable[[Path], Any]) -> Iterator[Item]:
+    if isinstance(source, Camera) or is_video(source):
+        yield from (Item(source, frame.pixels, frame) for frame in frames(source))
+    else:
+        yield Item(source, read(source))
 
 
 def _batches(
     sources: Sequence[Path | Camera], read: Callable[[Path], Any], size: int, faults: list[str]
 ) -> Iterator[list[Item]]:
-    """Batches of items; those of a camera are not held back."""
+    """Batches of items; those of a camera are not held back. Messages about unreadable sources go to ``faults``."""
     batch: list[Item] = []
-    for item in _items(sources, read):
-        if isinstance(item, _Fault):
-            faults.append(item.message)
-            continue
-        batch.append(item)
-        if len(batch) == size or isinstance(item.source, Camera):
-            yield batch
-            batch = []
+    for source in sources:
+        try:
+            for item in _items(source, read):
+                batch.append(item)
+                if len(batch) == size or isinstance(source, Camera):
+                    yield batch
+                    batch = []
+        except DataError as error:
+            faults.append(str(error))
     if batch:
         yield batch
 

@@ -178,8 +178,10 @@ class Detector(nn.Module):
             path: The output file.
             **extra: Other plain values to store, such as the epoch and its AP.
         """
-        confidence = None if self.confidence == Confidence() else self.confidence
-        weights.write(Path(path), self.state_dict(), self.settings, self.classes, extra, confidence)
+        description = {"settings": self.settings.to_dict(), "classes": self.classes, "extra": extra}
+        if self.confidence != Confidence():
+            description["confidence"] = self.confidence.to_dict()
+        weights.write(Path(path), self.state_dict(), description, {"format": "pt"})
 
     @classmethod
     def load(cls, run: str | PathLike[str], device: str | torch.device = "cpu") -> Detector:

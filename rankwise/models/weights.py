@@ -45,28 +45,13 @@ class Content:
     confidence: Confidence | None
 
 
-def write(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    settings: DetectorSettings,
-    classes: Sequence[str],
-    extra: Mapping[str, Any],
-    confidence: Confidence | None = None,
-) -> None:
-    """Writes a weights file atomically; ``extra`` are other plain values."""
-    values: dict[str, Any] = {"settings": settings.to_dict(), "classes": list(classes), "extra": dict(extra)}
-    if confidence is not None:
-        values["confidence"] = confidence.to_dict()
+def write(path: Path, tensors: Mapping[str, Tensor], description: dict[str, Any], metadata: Mapping[str, str]) -> None:
+    """Writes tensors and metadata with a description and a checksum, atomically."""
     # safetensors needs contiguous tensors; channels-last weights are not.
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    _save(path, plain, values, {"format": "pt"})
-
-
-def _save(path: Path, tensors: dict[str, Tensor], description: dict[str, Any], metadata: Mapping[str, str]) -> None:
-    """Writes tensors and metadata with a description and a checksum."""
     content = {**metadata, _KEY: json.dumps({**description, "checksum": integrity.KEY})}
-    content[integrity.KEY] = integrity.checksum(tensors, content)
-    write_whole(path, lambda part: safetensors.torch.save_file(tensors, part, content))
+    content[integrity.KEY] = integrity.checksum(plain, content)
+    write_whole(path, lambda part: safetensors.torch.save_file(plain, part, content))
 
 
 def find(run: Path) -> Path:
@@ -154,7 +139,7 @@ def store_confidence(path: Path, confidence: Confidence) -> None:
     with safetensors.safe_open(path, framework="pt") as file:
         metadata = file.metadata()
     description = {**parse_json(metadata[_KEY]), "confidence": confidence.to_dict()}
-    _save(path, content.tensors, description, metadata)
+    write(path, content.tensors, description, metadata)
 
 
 def read_thresholds(folder: Path, classes: Sequence[str]) -> dict[str, float] | None:
