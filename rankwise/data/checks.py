@@ -30,7 +30,7 @@ from rankwise.images.reading import MAX_PIXELS, read_image
 SIZE_EDGES = (0, 8, 16, 32, 64, 96, 128, 256, 512, 1024)
 
 #: Boxes below this many pixels are probably annotation mistakes.
-SLIP = 2
+SUSPICIOUS = 2
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,10 @@ def _doubtful(records: Sequence[ImageRecord]) -> list[str]:
     rows = [np.column_stack([record.boxes, record.labels]) for record in records]
     twice = sum(len(boxes) - len(np.unique(boxes, axis=0)) for boxes in rows)
     sides = np.concatenate([boxes[:, 2:4] - boxes[:, :2] for boxes in rows] or [np.zeros((0, 2))])
-    slips = int((sides.min(axis=1, initial=np.inf) < SLIP).sum())
+    small = int((sides.min(axis=1, initial=np.inf) < SUSPICIOUS).sum())
     verb = "repeats" if twice == 1 else "repeat"
     notes = [f"{counted(twice, 'box', 'boxes')} {verb} another one of the same class exactly"] if twice else []
-    return notes + ([f"{counted(slips, 'box', 'boxes')} less than {SLIP} pixels wide or high"] if slips else [])
+    return notes + ([f"{counted(small, 'box', 'boxes')} less than {SUSPICIOUS} pixels wide or high"] if small else [])
 
 
 def _compare_classes(source: Source, classes: dict[str, list[str]], report: CheckReport) -> None:

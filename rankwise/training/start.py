@@ -10,7 +10,7 @@ import torch
 
 from rankwise.config.recipe import Recipe
 from rankwise.data.balance import balance_lines
-from rankwise.data.checks import SLIP
+from rankwise.data.checks import SUSPICIOUS
 from rankwise.data.dataset import DetectionDataset
 from rankwise.files.names import brief, counted, listed, wrapped
 from rankwise.images.settings import InputSettings
@@ -64,11 +64,9 @@ def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = Fal
     if not any(map(len, shorter)):
         return [*lines, "boxes     no boxes found: the detector will learn to detect nothing"]
     pixels, visible = np.concatenate(shorter), np.concatenate(seen)
-    if slips := int((pixels < SLIP).sum()):
-        lines.append(
-            f"slips     {slips:,} {'box is' if slips == 1 else 'boxes are'} less than {SLIP} pixels wide or high: "
-            f"annotation mistakes?"
-        )
+    if small := int((pixels < SUSPICIOUS).sum()):
+        boxes = "box is" if small == 1 else "boxes are"
+        lines.append(f"check     {small:,} {boxes} less than {SUSPICIOUS} pixels wide or high: annotation mistakes?")
     if (share := float((visible < TINY).mean())) >= 0.05:
         lines.append(
             f"tiny      {100 * share:.0f} % of the boxes have a side below {TINY} pixels at the input size: a larger "

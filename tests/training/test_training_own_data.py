@@ -373,7 +373,7 @@ def test_imbalance_tiny_boxes_and_probable_mistakes_are_reported(tmp_path):
     assert dataset.notes == ["train: 1 box extended beyond its image by a few pixels and was clipped"]
     said = "\n".join(warnings(dataset, parse_recipe(["--config", "shapes"]).model.input))
     assert "has 31 boxes" in said
-    assert "slips     1 box is less than 2 pixels" in said
+    assert "check     1 box is less than 2 pixels" in said
     small = parse_recipe(["--config", "shapes", "--model.input.short_side=32", "--model.input.max_side=32"])
     assert "have a side below 8 pixels" in "\n".join(warnings(dataset, small.model.input))
     assert balance_lines(dataset, False) == []
