@@ -100,6 +100,8 @@ def train(words: list[str]) -> None:
     from rankwise.training.loop import train as run_training
     from rankwise.training.signals import Interrupted
 
+    if any("=" in word for word in others):
+        raise UserError(f"{' '.join(others)}: write settings as flags, such as --data DIR --epochs 12")
     if len(others) > 1:
         raise UserError(f"expected one recipe, got {' and '.join(others)}: the word after a flag is its value")
     name = others[0] if others else None

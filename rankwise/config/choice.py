@@ -97,7 +97,7 @@ def choose(words: Sequence[str]) -> Choice:
         lines.append(f"size      {size}")
     batch, batch_flags = _batch(words, facts.images, 16 if gpu else 8)
     flags += batch_flags
-    if value_of(words, "--train.minutes") is None and value_of(words, "--train.epochs") is None:
+    if value_of(words, "--train.minutes") in (None, "0") and value_of(words, "--train.epochs") is None:
         steps = GPU_STEPS if gpu else CPU_SCRATCH_STEPS if recipe == "small_scratch" else CPU_STEPS
         epochs = min(MOST_EPOCHS, max(12 if gpu else 6, math.ceil(steps * batch / facts.images)))
         flags += [f"--train.epochs={epochs}"]

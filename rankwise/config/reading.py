@@ -31,11 +31,16 @@ def read_section(run: Path, section: str) -> dict[str, Any]:
         )
         raise FileNotFoundError(f"{run}: a file; give the folder of the run{which}")
     if not path.is_file():
-        raise FileNotFoundError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
+        raise FileNotFoundError(not_a_run(run))
     values = read_recipe(path).get(section)
     if not isinstance(values, dict):
         raise SettingsError(f"{shown(path)}: incomplete: the section {section!r} is missing. Restore the file")
     return values
+
+
+def not_a_run(run: Path) -> str:
+    """Why a folder without recipe.yaml is not a run."""
+    return f"{shown(run)}: {'not a run: it has no recipe.yaml' if run.exists() else 'no such folder'}"
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rankwise.config.command_line import parse
 from rankwise.config.flags import normalize, value_of
 from rankwise.config.reading import flat, read_recipe
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
+from rankwise.config.suggest import nearest
 from rankwise.config.trust import PLAIN_SECTIONS, check_recipe, import_named
 from rankwise.criterion import BoxSettings
 from rankwise.data.transforms import AugmentSettings
@@ -205,7 +206,7 @@ def recipe_path(name: str) -> Path:
         return known[name]
     if Path(name).is_dir():
         raise FileNotFoundError(f"{name} is a folder, not a recipe: to train on its images, write --data {name}")
-    raise FileNotFoundError(f"recipe {name!r} not found: give the path of a YAML file or one of {', '.join(known)}")
+    raise FileNotFoundError(f"recipe {name!r} not found; {nearest(name, known)}, or give the path of a YAML file")
 
 
 def describe_recipes() -> dict[str, str]:

@@ -10,8 +10,10 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from rankwise import __version__
 from rankwise.config.reading import read_recipe
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
+from rankwise.config.suggest import nearest
 from rankwise.criterion import BoxSettings
 from rankwise.errors import SettingsError
 from rankwise.files.names import shown
@@ -47,7 +49,7 @@ def check_recipe(path: Path, words: Sequence[str] = ()) -> None:
             continue
         elif section not in CLASS_SECTIONS:
             raise SettingsError(
-                f"{path}: there is no section {section!r}; it may have {', '.join([*PLAIN_SECTIONS, *CLASS_SECTIONS])}"
+                f"{path}: there is no section {section!r}; {nearest(str(section), [*PLAIN_SECTIONS, *CLASS_SECTIONS])}"
             )
     given = {word.partition("=")[2] or word for word in words}
     for section in CLASS_SECTIONS:
@@ -63,12 +65,14 @@ def _check_plain(schema: Any, value: Any, where: str) -> None:
     """Nested sections must be written out: a string would be read as a file name."""
     if not isinstance(value, dict):
         raise SettingsError(f"{where} must be a mapping of names to values, not {value!r}")
-    for name in value:
-        if "." in str(name):
-            raise SettingsError(f"{where}: write {name} as nested sections")
     if "class_path" in value:
         raise SettingsError(f"{where} names a class, {value['class_path']!r}, but this section has no class")
     types = get_type_hints(schema)
+    for name in map(str, value):
+        if "." in name:
+            raise SettingsError(f"{where}: write {name} as nested sections")
+        if name not in types:
+            raise SettingsError(f"{where} has no setting {name!r} in rankwise {__version__}; {nearest(name, types)}")
     for item in fields(schema):
         if item.name in value and is_dataclass(types[item.name]):
             _check_plain(types[item.name], value[item.name], f"{where}.{item.name}")

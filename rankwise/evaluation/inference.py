@@ -206,7 +206,8 @@ def evaluate_run(
         raise DataError(
             f"{run} was trained for the classes {listed(detector.classes)}; this dataset has {listed(dataset.classes)}"
         )
-    batch_size = batch_size or from_dict(TrainSettings, read_section(run, "train"), "train").evaluate_batch
+    trained = from_dict(TrainSettings, read_section(run, "train"), f"{run / 'recipe.yaml'}: train")
+    batch_size = batch_size or trained.evaluate_batch
     workers = settings.workers if workers is None else workers
     found = detect(detector, dataset, batch_size, workers, test=test or detector.settings.test)
     for fault in found.faults.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -106,7 +107,8 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
     names.
 
     Raises:
-        ParseError: If it is not YAML, nested too deeply, has a key twice or aliases, which can expand to gigabytes.
+        ParseError: If it is not YAML, is nested too deeply, or has a key twice, an ambiguous number such as 010, or
+            aliases, which can expand to gigabytes.
     """
     import yaml
 
@@ -128,7 +130,7 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
         loader = yaml.BaseLoader(text) if as_text else yaml.SafeLoader(text)
         try:
             node = loader.get_single_node()
-            _refuse_double_keys(node)
+            _refuse_ambiguous(node)
             return None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
@@ -143,16 +145,24 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
         raise ParseError(f"not valid YAML: {shown(str(error).splitlines()[0])}") from error
 
 
-def _refuse_double_keys(node: Any) -> None:
-    """Raises a ParseError if a mapping has a key twice; PyYAML would drop all but the last."""
+def _refuse_ambiguous(node: Any) -> None:
+    """Raises a ParseError if a mapping has a key twice, of which PyYAML would drop all but the last, or if a number is
+    octal or sexagesimal, as only YAML 1.1 reads it: 010 would be 8, and 1:30 would be 90."""
+    if node is None or isinstance(node.value, str):
+        if node and node.tag.endswith((":int", ":float")) and re.match(r"[-+]?0_*\d|.*:", node.value):
+            raise ParseError(
+                f"{shown(node.value)} in line {node.start_mark.line + 1} is ambiguous: write a number without leading "
+                f"zeros and colons, or put it in quotes"
+            )
+        return
     keys = set()
-    for part in () if node is None or isinstance(node.value, str) else node.value:
+    for part in node.value:
         key, value = part if isinstance(part, tuple) else (None, part)
         if key is not None and isinstance(key.value, str):
             if key.value in keys:
                 raise _twice(key.value, f", the second time in line {key.start_mark.line + 1}")
             keys.add(key.value)
-        _refuse_double_keys(value)
+        _refuse_ambiguous(value)
 
 
 def _decoded(content: bytes) -> str:

@@ -186,7 +186,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0].partition(". ")[0] if str(error) else type(error).__name__
         raise ModelError(f"{path} contains other data than tensors or is damaged; nothing was run: {reason}") from error
     while isinstance(content, dict) and not all(isinstance(value, Tensor) for value in content.values()):
         inner = next((content[key] for key in ("state_dict", "model", "net") if key in content), None)

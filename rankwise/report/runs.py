@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.config.datasets import open_run, results_subfolder
-from rankwise.config.reading import read_recipe, read_section
+from rankwise.config.reading import not_a_run, read_recipe, read_section
 from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import UserError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_names
@@ -77,7 +77,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
         ReportError: If this is not a run, or it has nothing to report yet.
     """
     if not (run / "recipe.yaml").is_file():
-        raise ReportError(f"{run}: not a run of rankwise train: it has no recipe.yaml")
+        raise ReportError(not_a_run(run))
     for note in set_damaged_aside(run):
         print(note)
     folder = run / results_folder(run, data, split)

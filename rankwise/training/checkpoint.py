@@ -111,7 +111,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling damaged data can raise any error
-        reason = shown(str(error).splitlines()[0]) if str(error) else type(error).__name__
+        reason = shown(str(error).splitlines()[0].partition(". ")[0]) if str(error) else type(error).__name__
         raise CheckpointError(
             f"{shown(path)}: not a rankwise checkpoint, or damaged; nothing was run from it ({reason})"
         ) from error

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankwise.config.reading import flat, read_recipe
+from rankwise.config.reading import flat, not_a_run, read_recipe
 from rankwise.errors import SettingsError
 from rankwise.files.names import shown
 from rankwise.files.parsing import parse_yaml
@@ -83,7 +83,7 @@ def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> Non
         if given:
             raise SettingsError(f"--resume {run} with {given}: {todo}")
     if not (Path(run) / "recipe.yaml").is_file():
-        raise SettingsError(f"--resume {run}: not a run of rankwise train: it has no recipe.yaml")
+        raise SettingsError(f"--resume {not_a_run(Path(run))}")
 
 
 def changes(run: Path, recipe: str, done: bool) -> dict[str, tuple[Any, Any]]:

@@ -28,6 +28,7 @@ from rankwise.distributed import (
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
 from rankwise.evaluation.results import EvaluatedRun
 from rankwise.evaluation.tabulate import decimals
+from rankwise.files.names import counted
 from rankwise.files.writing import make_folder, write_text
 from rankwise.models import Detector
 from rankwise.models.init import initialize
@@ -367,7 +368,8 @@ class Run:
                 self.tracker.ap = result.ap
         at.stale = 0 if all_reduce_any(best)[0] else at.stale + 1
         if self.is_done() and at.step < self.plan.steps:
-            self.tracker.say(f"{at.stale} evaluations without a better AP (--train.patience): stopping the run")
+            evaluations = counted(at.stale, "evaluation")
+            self.tracker.say(f"{evaluations} without a better AP (--train.patience): stopping the run")
 
     def save(self) -> None:
         """Writes the whole state of the run to ``last.ckpt``."""

@@ -420,4 +420,4 @@ def test_the_command_prints_a_message_for_a_folder_that_is_not_a_run(
     with pytest.raises(SystemExit) as stopped:
         cli.main(["report", str(tmp_path / "nowhere")])
     assert stopped.value.code == 2
-    assert "not a run of rankwise train" in capsys.readouterr().err
+    assert "nowhere: no such folder" in capsys.readouterr().err

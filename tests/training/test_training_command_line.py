@@ -167,3 +167,29 @@ def test_predict_runs_in_batches_and_accepts_flags_between_images(tmp_path, monk
     main(["predict", str(tmp_path), files[0], "--batch-size", "2", *files[1:], "--out", str(tmp_path / "out")])
     assert batches == [2, 1]
     assert len(json.loads((tmp_path / "out" / "predictions.json").read_text())) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    {
+        "train: {batchsize: 4}": "recipe.yaml: train has no setting 'batchsize' in rankwise ",
+        "model: {input: {short: 4}}": "recipe.yaml: model.input has no setting 'short' in rankwise ",
+        "trian: {epochs: 4}": "recipe.yaml: there is no section 'trian'; did you mean 'train'?",
+        "train:\n  epochs: 010": "010 in line 2 is ambiguous",
+        "train: {epochs: 1:30}": "1:30 in line 1 is ambiguous",
+    }.items(),
+)
+def test_a_mistake_in_a_recipe_names_the_file_and_the_setting(tmp_path, trained, capsys, text, message):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        trained("recipe.yaml")
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["train --resume", "eval", "report"])
+def test_a_run_that_does_not_exist_is_not_called_incomplete(tmp_path, capsys, line):
+    with pytest.raises(SystemExit) as stop:
+        main([*line.split(), str(tmp_path / "nowhere")])
+    assert stop.value.code == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
