@@ -58,7 +58,7 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, title:
     elif len(scores):
         panel.scatter(ious, scores, s=10, color="#56B4E9", alpha=0.6, linewidths=0)
     else:
-        _nothing_to_show(panel)
+        nothing_to_show(panel)
     middles, low, median, high = score_quartiles(scores, ious).T
     if len(middles) > 1:
         panel.plot(middles, median, color=ACCENT, linewidth=2.4, label="median score")
@@ -95,7 +95,7 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
             )
         together.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     else:
-        _nothing_to_show(together)
+        nothing_to_show(together)
     style_panel(together, "score threshold", "", "all classes")
     named = len(names) <= NAMED_CLASSES
     for label, name in enumerate(names):
@@ -133,7 +133,7 @@ def reliability_diagram(check: ReliabilityCheck) -> Figure:
             panel.plot(score, iou, color="#E69F00", linewidth=1.4, zorder=2, label="mean IoU, 0 if wrong")
             panel.legend(fontsize=8, loc="lower right", framealpha=0.85, edgecolor="none", markerscale=0.5)
         else:
-            _nothing_to_show(panel)
+            nothing_to_show(panel)
         style_panel(
             panel, "score", "fraction correct", f"{name}: ECE {decimals(one.ece, 3)}, LaECE {decimals(one.laece, 3)}"
         )
@@ -161,5 +161,6 @@ def style_panel(panel: Axes, xlabel: str, ylabel: str, title: str) -> None:
     panel.set_axisbelow(True)
 
 
-def _nothing_to_show(panel: Axes) -> None:
+def nothing_to_show(panel: Axes) -> None:
+    """Says so in an empty panel."""
     panel.text(0.5, 0.5, "nothing to show", transform=panel.transAxes, ha="center", va="center", color=_FAINT)

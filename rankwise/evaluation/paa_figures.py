@@ -20,7 +20,7 @@ from rankwise.assign.objects import Objects
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.evaluation.colors import ACCENT, EMPHASIS
-from rankwise.evaluation.figures import _nothing_to_show, new_panels, save_figure, style_panel
+from rankwise.evaluation.figures import new_panels, nothing_to_show, save_figure, style_panel
 from rankwise.models import Detector
 from rankwise.types import Predictions, Target
 
@@ -96,7 +96,7 @@ def score_distributions(scores: CandidateScores) -> Figure:
     for panel, (title, ranking, localization) in zip(panels, pairs, strict=True):
         for name, values, color in (("ranking", ranking, _RANKING), ("localization", localization, _LOCALIZATION)):
             if not len(values):
-                _nothing_to_show(panel)
+                nothing_to_show(panel)
                 break
             weights = np.full(len(values), 100 / len(values))
             panel.hist(values, edges, weights=weights, color=color, alpha=0.35)
@@ -129,7 +129,7 @@ def object_clusters(scores: CandidateScores) -> Figure:
         )
         panel.legend(fontsize=8, framealpha=0.85, edgecolor="none", loc="lower right")
     else:
-        _nothing_to_show(panel)
+        nothing_to_show(panel)
     title = f"{len(mine.object)} candidates of one object, {int(mine.positive.sum())} positive"
     style_panel(panel, "ranking score, normalized", "localization score, normalized", title)
     panel.set_xlim(-0.04, 1.04)
