@@ -1,6 +1,6 @@
 """Draws docs/images/report.jpg: the errors and images of a report that compares two runs, as a browser shows it.
 
-Run: python tools/report_picture.py runs/ap runs/ape
+Run: python tools/report_picture.py runs/focal runs/ape
 """
 
 from __future__ import annotations
