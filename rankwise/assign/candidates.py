@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torchvision.ops import sigmoid_focal_loss
+from torch.nn import functional
 
 from rankwise.assign.chunks import pieces
 from rankwise.assign.overlap import best_overlaps, owned_anchors
@@ -87,8 +87,7 @@ class Candidates:
         focal = torch.zeros_like(labels, dtype=torch.float64)
         for piece in pieces(2 * predictions.logits.shape[-1], len(self), focal.device):  # float64: each counts for two
             logits = predictions.logits[image[piece], self.anchor[piece]].double()
-            truth = labels[piece, None] == torch.arange(logits.shape[-1], device=labels.device)
-            focal[piece] = sigmoid_focal_loss(logits, truth.double(), FOCAL_ALPHA, FOCAL_GAMMA).sum(-1)
+            focal[piece] = _focal(logits, labels[piece])
         boxes = predictions.boxes[image, self.anchor].double()
         giou = giou_loss(boxes, objects.boxes[self.object].double())
         return focal.nan_to_num(1e6, posinf=1e6) + GIOU_WEIGHT * giou.nan_to_num(2)
@@ -125,3 +124,12 @@ def best_of_levels(
     table, by_value = torch.where(candidate >= 0, values[candidate], math.inf).sort(dim=1, stable=True)
     candidate = candidate.gather(1, by_value)
     return candidate, torch.where(candidate >= 0, table, 0)
+
+
+def _focal(logits: Tensor, labels: Tensor) -> Tensor:
+    """Focal loss of each row of logits [N, C] against its label, summed over the classes."""
+    truth = (labels[:, None] == torch.arange(logits.shape[-1], device=labels.device)).to(logits.dtype)
+    probability = logits.sigmoid()
+    miss = truth * (1 - probability) + (1 - truth) * probability
+    weight = (truth * FOCAL_ALPHA + (1 - truth) * (1 - FOCAL_ALPHA)) * miss**FOCAL_GAMMA
+    return (weight * functional.binary_cross_entropy_with_logits(logits, truth, reduction="none")).sum(-1)
