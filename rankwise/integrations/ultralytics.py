@@ -7,8 +7,11 @@ the objects that its trainer passes to a callback.
 from __future__ import annotations
 
 import copy
+import os
+import sys
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -39,10 +42,12 @@ def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: 
     Raises:
         TypeError: If ``yolo`` is not such a model, ``loss`` is not a loss, or a weight is not a number.
         ValueError: If a weight is negative or not finite.
+        RuntimeError: If there are several GPUs and this version of ultralytics would not rank on them.
     """
     if not hasattr(yolo, "add_callback") or getattr(yolo, "task", None) not in TASKS:
         raise TypeError(f"use_ranking takes an ultralytics YOLO for {', '.join(TASKS)}, not {_described(yolo)}")
     check_factors(keep=keep, weight=weight)
+    _check_launcher()
     event = "on_pretrain_routine_end"
     loss = APELoss() if loss is None else check_loss(loss)
     yolo.callbacks[event] = [other for other in yolo.callbacks[event] if not isinstance(other, _Install)]
@@ -96,6 +101,18 @@ class _Install:
                 branch.bce = RankingTerm(copy.deepcopy(self.loss), self.keep, self.weight)
         if not self.keep and getattr(trainer, "validator", None) is not None:
             trainer.validator.args.conf = 0.0
+
+
+def _check_launcher() -> None:
+    """Raises an error if training on several GPUs would lose the callbacks, and with them the ranking."""
+    launcher = sys.modules.get("ultralytics.utils.dist")
+    if launcher is None or "callbacks" in launcher.generate_ddp_file.__code__.co_names:
+        return
+    if torch.accelerator.device_count() > 1 and "LOCAL_RANK" not in os.environ:
+        raise RuntimeError(
+            "this version of ultralytics trains on several GPUs without the callbacks of the model, so it would not "
+            "rank: update ultralytics, start your script with torchrun, or make one GPU visible (CUDA_VISIBLE_DEVICES)"
+        )
 
 
 def _described(value: Any) -> str:

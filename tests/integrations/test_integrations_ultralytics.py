@@ -9,7 +9,9 @@ import json
 import math
 import os
 import pickle
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +32,8 @@ installed = pytest.mark.skipif(find_spec("ultralytics") is None, reason="ultraly
 IMPORTS = "import ultralytics.models.yolo, ultralytics.data.build, torchvision, scipy.optimize"
 #: Trains one model: see there.
 TRAIN = f"import runpy; runpy.run_path({str(Path(__file__).parent / 'train_yolo.py')!r}, run_name='__main__')"
+#: Trains one model in two processes.
+TWO_PROCESSES = "import sys; from pathlib import Path; from two_processes import main; main(Path(sys.argv[1]))"
 #: A process that could not import rankwise: what it loads holds nothing of it.
 LOAD = """
 import sys
@@ -79,7 +83,8 @@ def test_yolo11_learns_eight_images_by_its_own_trainer(yolo: WarmProcess, tmp_pa
     found = trained(yolo, tmp_path, "yolo11n", "1", "20", "tune", "measure", "calibrate")
     assert found["terms"] == ["all"]
     assert found["ap50"] > 0.9
-    assert found["tuned"]
+    assert found["tuned"] == ["all"]
+    assert found["loaded"]
     assert 8 <= found["shown"][1] <= 24  # of 16 objects, at the default threshold after calibration
     weights = str(tmp_path / "run" / "weights" / "last.pt")
     assert "LOADED DetectionModel None" in yolo.run(LOAD, weights)
@@ -91,6 +96,41 @@ def test_yolov8_trains_too_and_in_the_process_that_is_started_for_each_gpu(yolo:
     found = trained(yolo, tmp_path, "yolov8n", "0.5", "1", "ddp")
     assert found["terms"] == ["all"]
     assert found["worker"] == "WORKER all 0.5"
+
+
+@installed
+@pytest.mark.slow
+def test_two_processes_started_by_its_own_launcher_rank_together(yolo: WarmProcess, tmp_path: Path) -> None:
+    write_yolo(tmp_path, repeats=2)
+    yolo.run(TWO_PROCESSES, str(tmp_path))
+    first, second = (torch.load(tmp_path / f"process{rank}.pt") for rank in range(2))
+    assert torch.equal(first["weights"], second["weights"])
+    assert len(first["calls"]) == len(second["calls"]) == 2  # steps
+    for calls in zip(first["calls"], second["calls"], strict=True):
+        logits, targets = (torch.cat([call[part] for call in calls]) for part in range(2))
+        assert not torch.equal(calls[0][1], calls[1][1])  # other images
+        quality, labels = targets.max(-1)
+        expected = APELoss()(logits, labels.masked_fill(quality <= 0, targets.shape[-1]), quality)
+        for _, given, value in calls:
+            torch.testing.assert_close(value, given.sum().clamp(min=1) * expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("devices", "lost"), [(1, False), (2, True)])
+def test_a_launcher_that_loses_callbacks_is_refused_with_several_gpus(
+    devices: int, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = SimpleNamespace(generate_ddp_file=lambda trainer: f"overrides = {vars(trainer.args)}")
+    monkeypatch.setitem(sys.modules, "ultralytics.utils.dist", launcher)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: devices)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    stub = SimpleNamespace(task="detect", callbacks={"on_pretrain_routine_end": []}, add_callback=lambda *_: None)
+    with pytest.raises(RuntimeError, match="would not rank: update ultralytics") if lost else nullcontext():
+        use_ranking(stub)
+    monkeypatch.setenv("LOCAL_RANK", "0")  # a script that was started once per GPU
+    use_ranking(stub)
+    launcher.generate_ddp_file = lambda trainer: repr(trainer.callbacks)
+    monkeypatch.delenv("LOCAL_RANK")
+    use_ranking(stub)
 
 
 @installed

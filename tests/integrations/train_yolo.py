@@ -43,6 +43,12 @@ def replaced(trainer: Any) -> list[str]:
     return [name for name, part in parts.items() if isinstance(getattr(part, "bce", None), RankingTerm)]
 
 
+def same(model: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether two models have the same weights."""
+    pairs = zip(model.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(one.float(), two.float()) for one, two in pairs)
+
+
 def shown(model: YOLO, images: list[str]) -> int:
     """How many boxes are shown at the default threshold."""
     return sum(len(model.predict(image, imgsz=SIZE, verbose=False, device="cpu")[0].boxes) for image in images)
@@ -74,11 +80,16 @@ def worker(folder: Path, kind: str, model: YOLO, settings: dict[str, Any]) -> st
     return next(line for line in done.stdout.splitlines() if line.startswith("WORKER"))
 
 
-def main(folder: Path, kind: str, keep: float, epochs: int, *more: str) -> None:
-    terms: list[str] = []
+def settings_for(folder: Path) -> dict[str, Any]:
+    """Settings of a training on the images of the folder, without augmentation."""
     settings = {"data": str(folder / "data.yaml"), "imgsz": SIZE, "batch": 8, "nbs": 8, "device": "cpu", "workers": 0}
     settings |= {"plots": False, "amp": False, "seed": 0, "project": str(folder), "exist_ok": True, "verbose": False}
-    settings |= {"optimizer": "AdamW", "lr0": 0.005, "lrf": 0.1, "val": False, **dict.fromkeys(STILL, 0)}
+    return settings | {"optimizer": "AdamW", "lr0": 0.005, "lrf": 0.1, "val": False, **dict.fromkeys(STILL, 0)}
+
+
+def main(folder: Path, kind: str, keep: float, epochs: int, *more: str) -> None:
+    terms: list[str] = []
+    settings = settings_for(folder)
     counts: list[int] = []
     model = use_ranking(YOLO(slim(folder, kind)), APELoss(), keep=keep)
     last = folder / "run" / "weights" / "last.pt"
@@ -100,12 +111,14 @@ def main(folder: Path, kind: str, keep: float, epochs: int, *more: str) -> None:
     model.add_callback("on_train_end", lambda trainer: found.update(end=trainer.epoch, loss=float(trainer.loss)))
     model.train(**settings)
     if "tune" in more:
-        use_ranking(YOLO(last), keep=keep).train(**settings | {"epochs": 1, "name": "tuned"})
-        found["tuned"] = (folder / "tuned" / "weights" / "last.pt").exists()
+        tuned, before = use_ranking(YOLO(last), keep=keep), YOLO(last).model
+        tuned.add_callback("on_train_start", lambda trainer: found.update(tuned=replaced(trainer)))
+        tuned.add_callback("on_train_start", lambda trainer: found.update(loaded=same(trainer.model, before)))
+        tuned.train(**settings | {"epochs": 1, "name": "tuned"})
     if "measure" in more:
         # The trainer's own validation pads these images by half, which is not what was learnt by heart.
-        same = {name: settings[name] for name in ("data", "imgsz", "batch", "device", "workers", "plots", "verbose")}
-        found["ap50"] = float(YOLO(last).val(rect=False, **same).box.map50)
+        given = {name: settings[name] for name in ("data", "imgsz", "batch", "device", "workers", "plots", "verbose")}
+        found["ap50"] = float(YOLO(last).val(rect=False, **given).box.map50)
     if "calibrate" in more:
         images, targets = [str(folder / "images" / f"{number}.png") for number in range(len(draw()))], []
         for _, objects in draw():
