@@ -186,16 +186,16 @@ def test_a_batch_passes_the_nine_files_that_the_documentation_names():
 )
 def test_a_call_takes_few_compiled_calls(name, forward, backward):
     compiled = {
-        function.py_func.__code__
+        (module.__file__, function)
         for module in (pairs, passes, sigmoid, step)
-        for function in vars(module).values()
-        if isinstance(function, CPUDispatcher)
+        for function, value in vars(module).items()
+        if isinstance(value, CPUDispatcher)
     }
     logits, labels, quality = scene(*STAGES["middle"])
     loss, entered = LOSSES[name](method="numba"), []
 
     def profile(frame: FrameType, event: str, _) -> None:
-        if event == "call" and frame.f_code in compiled:
+        if event == "call" and (frame.f_code.co_filename, frame.f_code.co_name) in compiled:
             entered.append(frame.f_code.co_name)
 
     loss(logits.requires_grad_(), labels, quality).backward()  # compiles
@@ -246,6 +246,17 @@ def test_unchecked_bad_values_make_the_loss_nan_and_are_counted(method, scope):
     outcome = APELoss(method=method, scope=scope, check=False).outcome(logits, labels, quality, image)
     assert outcome.loss.isnan()
     assert outcome.parts["faults"] == 4
+
+
+@pytest.mark.parametrize("method", [*ENGINES, "dense"])
+@pytest.mark.parametrize("spread", [1, 1e6], ids=["near", "far apart"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_unchecked_bad_value_makes_every_gradient_nan(name, spread, method):
+    logits, labels, quality = scene(*STAGES["middle"])
+    logits.mul_(spread)[7, 1] = torch.nan
+    leaf = logits.requires_grad_()
+    LOSSES[name](method=method, check=False)(leaf, labels, quality).backward()
+    assert leaf.grad[labels >= 0].isnan().all()
 
 
 def test_faults_are_zero_where_all_is_well():

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, distributed
 from torch.nn.functional import pad
@@ -145,32 +146,32 @@ class SumsEngine(ABC):
         faulty = read.known and read.faults != 0
         for flat, skip, ours in group_slices(read, group_ends(read, samples, by_class), number):
             limits = None if apart or shared else read.limits
-            skips = moved(read.skip[skip], flat.start)
-            group, among = Group(read.values[flat], skips, positives[ours], quality[ours], limits), (0, 0)
+            skips = moved(_part(read.skip, skip), flat.start)
+            group = Group(_part(read.values, flat), skips, _part(positives, ours), _part(quality, ours), limits)
+            among = 0, 0
             if spec.max_negatives is not None:
                 group, chosen = highest_negatives(group, spec.max_negatives, shared)
                 among = _append(picked, chosen + flat.start)
             terms, total = self.terms(group, spec, number, shared, faults)
             faults = faults if apart else total
             parts.append(terms)
-            used = _append(kept, torch.as_tensor(terms.weights if terms.table is None else terms.table))
+            used = _append(kept, _tensor(terms.weights if terms.table is None else terms.table))
             laid_out = _append(layouts, nothing if terms.layout is None else terms.layout)
             which = flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop
             bounds.append([*which, *among, *used, *laid_out, faulty])
         joint = _together(parts, len(spec.log) - 2, positives)
-        loss, log, scale = self._totals(joint, faults, number)
+        loss, log, scale = self._totals(joint, faults, number, read.values.dtype)
         scale = scale if copies == 1 else scale * copies
         saved = Saved(
             read.skip,
             read.where,
-            _scaled(joint.gradient[mine], scale),
+            _scaled(_part(joint.gradient, mine), scale),
             positives,
             _scaled(joined([nothing, *kept]), scale),
             joined([nothing, *layouts]),
             torch.cat(picked) if picked else read.where.new_empty(0),
             torch.tensor(bounds, dtype=torch.int64).view(-1, 13),
         )
-        loss = loss.to(read.values.dtype)
         if spec.family != "alrp":
             return Forward(loss, log, None, saved)
         rows = read.values.new_zeros(len(samples.labels))
@@ -178,22 +179,25 @@ class SumsEngine(ABC):
         rows[read.rows] = (joint.box_weights[mine] * copies).to(rows.dtype)
         return Forward(loss, log, unsorted(rows, samples), saved)
 
-    def _totals(self, terms: Terms, faults: Tensor | int, number: int) -> tuple[Tensor, Tensor, Tensor | float]:
-        """The loss, the log, and NaN if there are faults or 1 if not."""
+    def _totals(
+        self, terms: Terms, faults: Tensor | int, number: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor | float]:
+        """The loss in a dtype, the log, and NaN if there are faults or 1 if not."""
         if self.on_host:
             count = int(faults)
             factor = math.nan if count else 1.0
-            values = [float(terms.loss) * factor, number, count, *map(float, terms.log)]
-            totals = torch.tensor(values, dtype=torch.float64)
-            return totals[0].clone(), totals[1:].clone(), factor
+            log = torch.tensor([number, count, *map(float, terms.log)], dtype=torch.float64)
+            return torch.tensor(float(terms.loss) * factor, dtype=dtype), log, factor
         log = terms.log[0][None] if len(terms.log) == 1 else torch.stack(terms.log)
         if isinstance(faults, int):
+            factor = math.nan if faults else 1.0
             log = pad(pad(log, (1, 0), value=faults), (1, 0), value=number)
-            return (terms.loss * math.nan, log, math.nan) if faults else (terms.loss, log, 1.0)
+            return _scaled(terms.loss, factor).to(dtype), log, factor
         faults = faults.double()
         fine = faults == 0
         scale = fine / fine
-        return terms.loss * scale, torch.cat([torch.full_like(faults, number)[None], faults[None], log]), scale
+        log = torch.cat([torch.full_like(faults, number)[None], faults[None], log])
+        return (terms.loss * scale).to(dtype), log, scale
 
     def _reduce(self, over: Over, faults: Tensor | int) -> tuple[Over, Tensor]:
         """The sums over the negatives of all processes, and all their faults."""
@@ -207,23 +211,24 @@ class SumsEngine(ABC):
         kept = Saved(*saved)
         by_class = spec.scope == "class"
         logits, bounds = working(sorted_by_image(samples)[0].logits), kept.bounds.tolist()
-        if kept.skip.dtype == torch.bool and len(kept.skip):
+        if kept.skip.dtype == torch.bool and kept.skip.shape[0]:
             logits = logits.masked_fill(kept.skip[:, None], -torch.inf)
         if any(row[-1] for row in bounds):
             logits = logits.nan_to_num(0.0, 0.0, 0.0)
         values = flat_logits(logits, by_class)
         whole = [(row[0], row[1]) for row in bounds] == [(0, len(values))] and spec.max_negatives is None
-        out = (torch.empty_like if whole else torch.zeros_like)(values)
+        out, nothing = (torch.empty_like if whole else torch.zeros_like)(values), kept.positives[:0]
         for start, end, first_skip, last_skip, first, last, begin, stop, used, unused, *laid_out, _ in bounds:
-            positives, nothing = kept.positives[first:last], kept.positives[:0]
+            positives = _part(kept.positives, slice(first, last))
             if spec.max_negatives is None:
-                skip = moved(kept.skip[first_skip:last_skip], start)
-                group, part = Group(values[start:end], skip, positives, nothing), out[start:end]
+                skip = moved(_part(kept.skip, slice(first_skip, last_skip)), start)
+                group = Group(_part(values, slice(start, end)), skip, positives, nothing)
+                part = _part(out, slice(start, end))
             else:
                 chosen = kept.picked[begin:stop]
                 group = Group(values[chosen], kept.skip[:0], positives, nothing)
                 part = torch.empty_like(group.values)
-            weights, layout = kept.weights[used:unused], kept.layouts[slice(*laid_out)]
+            weights, layout = _part(kept.weights, slice(used, unused)), _part(kept.layouts, slice(*laid_out))
             self.gradient(group, spec, weights, layout, upstream, part)
             if spec.max_negatives is not None:
                 out[chosen] = part
@@ -274,11 +279,11 @@ def _together(parts: list[Terms], log: int, positives: Tensor) -> Terms:
         zero = positives.sum()
         return Terms(zero, (zero,) * log, positives, positives.clone(), positives.clone())
     loss, logs, _, gradient, box_weights, *_ = zip(*parts, strict=True)
-    boxes = None if box_weights[0] is None else joined(list(map(torch.as_tensor, box_weights)))
-    logs = parts[0].log if len(parts) == 1 else tuple(map(sum, zip(*logs, strict=True)))
-    return Terms(
-        loss[0] if len(parts) == 1 else sum(loss), logs, positives, joined(list(map(torch.as_tensor, gradient))), boxes
-    )
+    boxes = None if box_weights[0] is None else joined(list(map(_tensor, box_weights)))
+    if len(parts) == 1:
+        return Terms(loss[0], logs[0], positives, _tensor(gradient[0]), boxes)
+    logs = tuple(map(sum, zip(*logs, strict=True)))
+    return Terms(sum(loss), logs, positives, joined(list(map(_tensor, gradient))), boxes)
 
 
 def _append(parts: list[Tensor], part: Tensor) -> tuple[int, int]:
@@ -290,8 +295,17 @@ def _append(parts: list[Tensor], part: Tensor) -> tuple[int, int]:
 
 def joined(parts: list[Tensor]) -> Tensor:
     """Parts one after the other."""
-    parts = [part for part in parts if len(part)] or parts
+    parts = [part for part in parts if part.shape[0]] or parts[:1]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _part(values: Tensor, part: slice) -> Tensor:
+    """A slice, without making a view if it is everything."""
+    return values if part.start in (0, None) and part.stop in (values.shape[0], None) else values[part]
+
+
+def _tensor(values: Array) -> Tensor:
+    return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
 def _scaled(values: Tensor, factor: Tensor | float) -> Tensor:

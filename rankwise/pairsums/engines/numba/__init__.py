@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,11 +13,13 @@ from torch import Tensor
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy, Step
 from rankwise.pairsums.engines.by_sums import SumsEngine
 from rankwise.pairsums.engines.groups import Group, Read, working
-from rankwise.pairsums.engines.numba import many, passes, sigmoid, step, wide
+from rankwise.pairsums.engines.numba import pairs, passes, sigmoid, step, wide
 from rankwise.pairsums.engines.numba.vectors import MOMENTS
 from rankwise.pairsums.formula import Array, Over, PairSums, Sums
 from rankwise.pairsums.spec import ROUNDING, RankingSpec, Samples
 from rankwise.threads import in_parts
+
+Result = TypeVar("Result")
 
 #: A thread gets at least so many samples.
 MIN_SAMPLES_PER_THREAD = 1 << 16
@@ -66,8 +67,9 @@ class NumbaEngine(SumsEngine):
             ramps = step.layout(arrays.p, spec.distance.delta)
             return _WideSums(arrays) if ramps is None else _StepSums(arrays, *ramps)
         assert isinstance(spec.distance, Sigmoid)
-        laid_out = sigmoid.layout(arrays.p, spec.distance.lam, arrays.flat.values.dtype)
-        return _WideSums(arrays) if laid_out is None else _SigmoidSums(arrays, *laid_out)
+        order = arrays.p.argsort()
+        lattice = sigmoid.layout(arrays.p, order, spec.distance.lam, arrays.flat.values.dtype)
+        return _WideSums(arrays) if lattice is None else _SigmoidSums(arrays, order, *lattice)
 
 
 class _Arrays:
@@ -92,22 +94,17 @@ class _Arrays:
             table = np.zeros(shape)
             return table, passes.moments(self.flat, begin, end, self.skip, cells, table)
 
-        values = self.flat.values
-        parts = in_parts(work, values.size, max(MIN_SAMPLES_PER_THREAD, values.size * math.prod(shape) // TABLES))
+        parts = self.in_parts(work, math.prod(shape))
         table = parts[0][0]
         for other, _ in parts[1:]:
             table += other
-        largest = np.array(max(bits for _, bits in parts), self.flat.bits.dtype).view(values.dtype)
+        largest = np.array(max(bits for _, bits in parts), self.flat.bits.dtype).view(self.flat.values.dtype)
         return table, float(largest if largest <= HUGE else np.abs(self._negatives()).max(initial=0))
 
-    def evaluate(self, cells: Any, coefficients: np.ndarray, out: Tensor) -> None:
-        """Write the value of its cell's polynomial at each negative, and 0 elsewhere."""
-        target = out.numpy()
-        in_parts(
-            lambda begin, end: passes.values(self.flat, begin, end, self.skip, cells, coefficients, target),
-            len(target),
-            MIN_SAMPLES_PER_THREAD,
-        )
+    def in_parts(self, work: Callable[[int, int], Result], table: int) -> list[Result]:
+        """Calls ``work(begin, end)`` for parts of the samples, one per thread, each with a table of so many numbers."""
+        samples = self.flat.values.size
+        return in_parts(work, samples, max(MIN_SAMPLES_PER_THREAD, samples * table // TABLES))
 
     def sums(self, rank: np.ndarray, error: np.ndarray | None) -> Sums:
         """Sums with their error: that of cross entropy is given times λ, other distances have no other than rank.
@@ -136,42 +133,45 @@ class _Arrays:
 class _SigmoidSums:
     """Sums of a sigmoid or its cross entropy from a lattice."""
 
-    def __init__(self, arrays: _Arrays, lattice: passes.Lattice, kernels: sigmoid.Kernels, at: sigmoid.Located) -> None:
-        self.arrays, self.lattice, self.kernels, self.at = arrays, lattice, kernels, at
+    def __init__(self, arrays: _Arrays, order: np.ndarray, lattice: passes.Lattice, kernels: sigmoid.Kernels) -> None:
+        self.arrays, self.order, self.lattice, self.kernels = arrays, order, lattice, kernels
         self.cells = int(lattice.high - lattice.low) + 1
-        self.pairs: Any = sigmoid if len(arrays.p) <= sigmoid.MAX_PAIRWISE else many
+        self.few = len(arrays.p) <= pairs.MAX_PAIRWISE
+        self.wide: _WideSums | None = None
 
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
-        arrays = self.arrays
+        arrays, distance = self.arrays, self.arrays.distance
+        assert isinstance(distance, Sigmoid)
         tables, largest = arrays.moments(self.lattice, self.cells)
         if not largest <= HUGE:
-            return _WideSums(arrays).over(values, lower)
+            self.wide = _WideSums(arrays)
+            return self.wide.over(values, lower)
         found = rank, error, among, low_rank, low_error = np.empty((5, len(arrays.p)))
-        self.pairs.sums(tables, self.at, self.kernels, self._by_quality, arrays.with_error, lower, found)
+        positives = arrays.p, self.order, arrays.quality, arrays.quality.argsort()
+        given = self.lattice, self.kernels, distance.lam, arrays.with_error, lower
+        self.sorted = (pairs.sums_of_few if self.few else pairs.sums_of_many)(tables, *positives, *given, found)
         below = arrays.sums(low_rank[None], low_error) if lower else None
         return Over(arrays.sums(rank, error), among[None], below, 0)
 
     def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
-        """For each positive v, Σ_u weights_u · S(p_v - p_u) over the positives u of higher quality."""
+        """For each positive v, Σ_u weights_u · S(p_v - p_u) over the positives u of higher quality, after ``over``."""
         assert lower, "no formula pushes all positives with a sigmoid"
-        out = np.empty(len(self.arrays.p))
-        self.pairs.higher(self.cells + 1, self.at, self.kernels, self._by_quality, weights, out)
+        if self.wide is not None:
+            return self.wide.push(weights, lower)
+        out, (at, q) = np.empty(len(weights)), self.sorted
+        (pairs.higher_of_few if self.few else pairs.higher_of_many)(at, self.kernels, q, weights, self.cells + 1, out)
         return out
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · S(x_v - p_u), and 0 elsewhere."""
-        cubics = np.zeros((self.cells + 1, 4))
-        sigmoid.adjoint(self.at, weights.numpy(), self.kernels, cubics)
-        self.arrays.evaluate(self.lattice, cubics.astype(self.arrays.flat.values.dtype, copy=False), out)
+        arrays, target, lattice = self.arrays, out.numpy(), self.lattice
+        given = arrays.p, self.order, weights.numpy(), self.kernels
 
-    @cached_property
-    def _by_quality(self) -> sigmoid.ByQuality:
-        arrays = self.arrays
-        assert isinstance(arrays.distance, Sigmoid)
-        middle = float(arrays.p[self.at.order[0]] + arrays.p[self.at.order[-1]]) / 2
-        order = np.argsort(arrays.quality)
-        return sigmoid.by_quality(arrays.p, arrays.quality, order, middle, arrays.distance.lam)
+        def work(begin: int, end: int) -> None:
+            sigmoid.gradient(arrays.flat, begin, end, arrays.skip, lattice, *given, target)
+
+        arrays.in_parts(work, 8 * self.cells)
 
 
 class _StepSums:
@@ -185,24 +185,26 @@ class _StepSums:
         """Each positive's sums over its pairs."""
         arrays = self.arrays
         tables, largest = arrays.moments(self.cells, self.number)
-        rank = np.empty(len(arrays.p))
-        step.read(tables, self.ramps, rank)
-        order = step.ordered(arrays.p, self.ramps.delta)
-        everyone, below = step.among(order, arrays.quality, np.stack(values), True, lower)
+        p, quality = arrays.p, arrays.quality
+        self.sorted = p, p.argsort(), quality, quality.argsort(kind="stable")
+        rank, below = np.empty(len(p)), np.empty((len(values), len(p)) if lower else (0, 0))
+        everyone = step.sums(tables, self.ramps, *self.sorted, np.stack(values), rank, below)
         faults = 0 if largest < np.inf else arrays.faults()
         return Over(arrays.sums(rank, None), everyone, arrays.sums(below, None) if lower else None, faults)
 
     def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
         """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
-        arrays = self.arrays
-        mirrored = step.ordered(-arrays.p, self.ramps.delta)  # H(p_v - p_u) = H((-p_u) - (-p_v))
-        return step.among(mirrored, -arrays.quality, weights[None], not lower, lower)[int(lower)][0]
+        pushed: np.ndarray = step.push(*self.sorted, weights, self.ramps.delta, lower)
+        return pushed
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · H(x_v - p_u), and 0 elsewhere."""
-        lines = np.zeros((self.number + 1, 2))
-        step.adjoint(self.ramps, weights.numpy(), lines)
-        self.arrays.evaluate(self.cells, lines, out)
+        arrays, given, target = self.arrays, (self.cells, self.ramps, weights.numpy()), out.numpy()
+
+        def work(begin: int, end: int) -> None:
+            step.gradient(arrays.flat, begin, end, arrays.skip, *given, target)
+
+        arrays.in_parts(work, 2 * self.number)
 
 
 class _WideSums:
@@ -225,7 +227,7 @@ class _WideSums:
             return sums
 
         over_negatives = np.empty((2, number))
-        over_negatives[:, self.order] = sum(in_parts(work, arrays.flat.values.size, MIN_SAMPLES_PER_THREAD))
+        over_negatives[:, self.order] = sum(arrays.in_parts(work, 2 * number))
         everyone, below, error = np.zeros((kinds, number)), np.zeros((kinds, number)), np.zeros(number)
         wide.among(arrays.p, arrays.quality, counts, self.kind, everyone, below, error)
         lower_sums = arrays.sums(below, error) if lower else None
@@ -245,4 +247,4 @@ class _WideSums:
         def work(begin: int, end: int) -> None:
             wide.gradient(arrays.flat.values, begin, end, arrays.skip, self.p, ordered, self.kind, target)
 
-        in_parts(work, len(target), MIN_SAMPLES_PER_THREAD)
+        arrays.in_parts(work, len(ordered))

@@ -30,6 +30,10 @@ class Flat(NamedTuple):
     mask: Any
 
 
+#: The integers of the same size as a float, by its bytes, and all their bits but the sign.
+INTEGERS = {4: (np.int32, np.int32(2**31 - 1)), 8: (np.int64, np.int64(2**63 - 1))}
+
+
 class Lattice(NamedTuple):
     """Cells of one width. With v = scale · x, x is in cell floor(v), at the offset v - floor(v) - 1/2 from its centre.
 
@@ -82,25 +86,14 @@ TABLES = {Lattice: 2, Edges: 4}
 
 def flat(values: np.ndarray) -> Flat:
     """Contiguous float32 or float64 logits, [n]."""
-    integer = np.int32 if values.dtype == np.float32 else np.int64
-    return Flat(values, values.view(integer), integer(np.iinfo(integer).max))
+    integer, mask = INTEGERS[values.itemsize]
+    return Flat(values, values.view(integer), mask)
 
 
 def lattice(scale: float, low: float, high: float, dtype: Any) -> Lattice:
     """The lattice for samples of a dtype."""
     kind = dtype.type
     return Lattice(kind(scale), kind(low), kind(high), kind(1e30 if dtype.itemsize == 4 else 1e60), kind(0.5))
-
-
-def edges(ends: np.ndarray) -> Edges:
-    """The cells between sorted ends, float64 [E], at least two."""
-    number, span = BOXES * len(ends), ends[-1] - ends[0]
-    per_unit = (number - 3) / span if span > 0 else 1.0
-    first = ends[0] - 1.5 / per_unit  # what is below all edges, often nearly everything, is in a box without an edge
-    start = np.zeros(number, np.int32)
-    _count_boxes(ends, first, per_unit, start)
-    low, high = float(ends[0]), float(ends[-1])
-    return Edges(np.append(ends, np.inf), start, float(first), float(per_unit), low, high, (low + high) / 2)
 
 
 @compiled
@@ -151,22 +144,29 @@ def find_positives(values: Any, labels: Any, columns: Any, quality: Any, roundin
 
 
 @compiled
-def _count_boxes(ends: Any, first: Any, per_unit: Any, start: Any) -> None:
-    for end in ends:
-        start[_box(end, first, per_unit, start.size - 1)] += 1
-    before = 0
-    for box in range(start.size):
-        number = start[box]
-        start[box] = before if number < 2 else -1 - before
-        before += number
-
-
-@compiled
 def _box(x: Any, first: Any, per_unit: Any, last: Any) -> Any:
     box = (np.float64(x) - first) * per_unit
     box = box if box > 0.0 else 0.0  # in this order NaN becomes 0
     box = box if box < last else np.float64(last)
     return np.int32(box)
+
+
+@compiled
+def edges(ends: Any, order: Any) -> Any:
+    """The cells between ends, float64 [E], at least two, which ``order`` sorts."""
+    number, low, high = BOXES * len(ends), ends[order[0]], ends[order[-1]]
+    per_unit = (number - 3) / (high - low) if high > low else 1.0
+    first = low - 1.5 / per_unit  # what is below all edges, often nearly everything, is in a box without an edge
+    rising, start = np.full(len(ends) + 1, np.inf), np.zeros(number, np.int32)
+    for i in range(len(ends)):
+        rising[i] = ends[order[i]]
+        start[_box(rising[i], first, per_unit, number - 1)] += 1
+    before = 0
+    for box in range(number):
+        inside = start[box]
+        start[box] = before if inside < 2 else -1 - before
+        before += inside
+    return Edges(rising, start, first, per_unit, low, high, (low + high) / 2)
 
 
 def locate(x: Any, cells: Any, index: Any, offset: Any) -> None:
@@ -268,7 +268,7 @@ def added(tables: Any) -> Any:
 
 
 @compiled
-def values(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, coefficients: Any, out: Any) -> None:
+def evaluate(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, coefficients: Any, out: Any) -> None:
     """Write the value of its cell's polynomial at each of some samples; the last row is that of no negative.
 
     Args:

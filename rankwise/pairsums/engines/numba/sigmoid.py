@@ -14,13 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.pairsums.engines.numba.jit import compiled, compiled_sum
-from rankwise.pairsums.engines.numba.passes import Lattice, added, lattice
+from rankwise.pairsums.engines.numba.passes import Lattice, evaluate, lattice
 
 #: Terms of the series outside of the window, and the share of the first below which one is left out.
 J, NEGLIGIBLE = 8, 1e-15
-
-#: Up to so many positives are compared with each other pair by pair.
-MAX_PAIRWISE = 1024
 
 #: The widest spread of the positives, in units of 1/λ, for which e^(±λp) stays finite.
 WIDEST = 1300.0
@@ -114,26 +111,32 @@ def kernels(width: float, window: int) -> Kernels:
     return Kernels(width, window, rank, error, np.exp(-j[:, 0]), powers, powers * (-1.0) ** a)
 
 
-def layout(p: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels, Located] | None:
-    """A lattice around positives, float64 [P], for samples of a dtype; None if they are too far apart or from zero."""
+def layout(p: np.ndarray, order: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels] | None:
+    """A lattice around positives, float64 [P], for samples of a dtype; None if they are too far apart or from zero.
+
+    Args:
+        p: The positives.
+        order: What sorts them, [P].
+        lam: Steepness λ.
+        dtype: Of the samples.
+    """
     precision = PRECISION[dtype.itemsize]
     scale = 2.0 ** math.ceil(math.log2(lam * precision.cells))
-    order = np.argsort(p)
     width, least, most = lam / scale, math.floor(p[order[0]] * scale), math.floor(p[order[-1]] * scale)
     low = least - math.ceil(precision.below / width) - 2
     high = most + math.ceil(precision.above / width) + 2
     if (most - least) * width > WIDEST or max(-low, high) > precision.largest:
         return None
-    near = kernels(width, math.ceil(precision.window / width))
-    return lattice(scale, low, high, dtype), near, _located(p, order, scale, float(low))
+    return lattice(scale, low, high, dtype), kernels(width, math.ceil(precision.window / width))
 
 
 @compiled
-def _located(p: Any, order: Any, scale: Any, low: Any) -> Any:
+def located(p: Any, order: Any, lattice: Any) -> Any:
+    """The positives, which ``order`` sorts, on a lattice."""
     cell, offset, position = np.empty(len(p), np.int64), np.empty(len(p)), np.empty(len(p), np.int64)
     for i in range(len(p)):
-        v = p[order[i]] * scale
-        cell[i] = np.int64(np.floor(v) - low)
+        v = p[order[i]] * np.float64(lattice.scale)
+        cell[i] = np.int64(np.floor(v) - np.float64(lattice.low))
         offset[i] = v - np.floor(v) - 0.5
         position[order[i]] = i
     return Located(order, cell, offset, position)
@@ -163,6 +166,14 @@ def cubic(c: Any, f: Any) -> Any:
     return c[0] + f * (c[1] + f * (c[2] + f * c[3]))
 
 
+@compiled_sum
+def _pass_cell(acc: Any, decay: Any, moments: Any, powers: Any) -> None:
+    """Move prefix sums past a cell, whose moments join them."""
+    a, b, c, d = moments[0], moments[1], moments[2], moments[3]
+    for j in range(J):
+        acc[j] = acc[j] * decay[j] + a * powers[0, j] + b * powers[1, j] + c * powers[2, j] + d * powers[3, j]
+
+
 @compiled
 def read(table: Any, at: Any, k: Any, with_error: Any, rank: Any, error: Any) -> None:
     """Each positive's sums of S, and of softplus if wanted, over the samples of a table of moments, [cells + 1, 4].
@@ -172,26 +183,24 @@ def read(table: Any, at: Any, k: Any, with_error: Any, rank: Any, error: Any) ->
     cells, number, window = len(table) - 1, len(at.cell), k.window
     flat, length = table.reshape(-1), (2 * window + 1) * 4
     acc, near, near_error = np.zeros(J), np.zeros(4), np.zeros(4)
+    rise, fall = k.rise.T.copy(), k.fall.T.copy()
     b, alive = 1, False
     for i in range(number):  # upwards: the cells below each window, and those in it
         u, cell, offset = at.order[i], at.cell[i], at.offset[i]
         while b < cell - window:
             alive = alive or table[b, 0] != 0.0
             if alive:
-                t0, t1, t2, t3 = table[b, 0], table[b, 1], table[b, 2], table[b, 3]
-                for j in range(J):
-                    c = k.rise[j]
-                    acc[j] = acc[j] * k.decay[j] + (t0 * c[0] + t1 * c[1] + t2 * c[2] + t3 * c[3])
+                _pass_cell(acc, k.decay, table[b], rise)
             b += 1
         if i == 0 or cell != at.cell[i - 1]:
             start = (cell - window) * 4
             _dots(flat[start : start + length], k.rank, near)
             if with_error:
                 _dots(flat[start : start + length], k.error, near_error)
-        fall = math.exp(-k.width * (window + 0.5 + offset))
+        below = math.exp(-k.width * (window + 0.5 + offset))
         tail, tail_error, power = 0.0, 0.0, -1.0
         for j in range(J):
-            power *= -fall
+            power *= -below
             tail += power * acc[j]
             tail_error += power * acc[j] / (j + 1)
         rank[u] = cubic(near, offset) + tail
@@ -205,17 +214,14 @@ def read(table: Any, at: Any, k: Any, with_error: Any, rank: Any, error: Any) ->
         while b > cell + window:
             alive = alive or table[b, 0] != 0.0
             if alive:
-                t0, t1, t2, t3 = table[b, 0], table[b, 1], table[b, 2], table[b, 3]
-                passed += t0
-                position += t0 * b + t1
-                for j in range(J):
-                    c = k.fall[j]
-                    acc[j] = acc[j] * k.decay[j] + (t0 * c[0] + t1 * c[1] + t2 * c[2] + t3 * c[3])
+                passed += table[b, 0]
+                position += table[b, 0] * b + table[b, 1]
+                _pass_cell(acc, k.decay, table[b], fall)
             b -= 1
-        fall = math.exp(-k.width * (window + 0.5 - offset))
+        below = math.exp(-k.width * (window + 0.5 - offset))
         tail, tail_error, power = 0.0, 0.0, -1.0
         for j in range(J):
-            power *= -fall
+            power *= -below
             tail += power * acc[j]
             tail_error += power * acc[j] / (j + 1)
         rank[u] += passed - tail
@@ -285,115 +291,13 @@ def _add_series(acc: Any, terms: Any, powers: Any, out: Any) -> None:
     out[0], out[1], out[2], out[3] = c0, c1, c2, c3
 
 
-class ByQuality(NamedTuple):
-    """Positives sorted by quality.
-
-    Attributes:
-        order: What sorts them, [P].
-        lower: How many have lower quality, for each in this order, [P].
-        upper: How many have lower or equal quality.
-        units: λ times the logit of each in this order, counted from the middle, [P].
-        powers: e^units: S of a pair is the ratio of one to the sum of both.
-    """
-
-    order: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    units: np.ndarray
-    powers: np.ndarray
-
-
 @compiled
-def by_quality(p: Any, quality: Any, order: Any, middle: Any, lam: Any) -> Any:
-    """The positives sorted by quality, which ``order`` does; ``middle`` is that of their logits."""
-    number = len(p)
-    lower, upper = np.empty(number, np.int64), np.empty(number, np.int64)
-    units, powers = np.empty(number), np.empty(number)
-    for i in range(number):
-        equal = i > 0 and quality[order[i]] == quality[order[i - 1]]
-        lower[i] = lower[i - 1] if equal else i
-        units[i] = (p[order[i]] - middle) * lam
-        powers[i] = math.exp(units[i])
-    for i in range(number - 1, -1, -1):
-        upper[i] = upper[i + 1] if i + 1 < number and lower[i + 1] == lower[i] else i + 1
-    return ByQuality(order, lower, upper, units, powers)
-
-
-@compiled_sum
-def _rank(powers: Any, own: Any, others: Any) -> Any:
-    """Σ S(z) over the samples v with these powers; each one's S(-z) is added to the others."""
-    result = 0.0
-    for v in range(powers.size):
-        inverse = 1.0 / (powers[v] + own)
-        result += powers[v] * inverse
-        others[v] += own * inverse
-    return result
-
-
-@compiled_sum
-def _rank_and_error(powers: Any, units: Any, own: Any, unit: Any, others: Any) -> Any:
-    """The same, and Σ softplus(z) over up to 512 samples: z if that is positive, and -log(1 - t) with t = S(-|z|).
-
-    The logarithm is that of a product of factors above 1/2, and a series where t is tiny.
-    """
-    result, product, series, linear = 0.0, 1.0, 0.0, 0.0
-    for v in range(powers.size):
-        inverse, z = 1.0 / (powers[v] + own), units[v] - unit
-        result += powers[v] * inverse
-        others[v] += own * inverse
-        t = min(powers[v], own) * inverse
-        product *= 1.0 if t < 2.0**-8 else 1.0 - t
-        series += t * (1.0 + t * (0.5 + t * (1 / 3 + t * (0.25 + t * 0.2)))) if t < 2.0**-8 else 0.0
-        linear += z if z > 0.0 else 0.0
-    return result, series - math.log(product) + linear
-
-
-@compiled_sum
-def push(powers: Any, weights: Any, own: Any) -> Any:
-    """Σ weights_u · S(z) of a sample with the power ``own`` over the positives u with these powers."""
-    result = 0.0
-    for u in range(powers.size):
-        result += weights[u] / (powers[u] + own)
-    return result * own
-
-
-@compiled
-def pairs(q: Any, first: Any, end: Any, start: Any, with_error: Any, among: Any, rank: Any, error: Any) -> None:
-    """Add the pairs of positives from ``first`` to ``end`` in order of quality with those from ``start`` on below them.
-
-    To each one's sums over those of lower quality, and to those of both over all, in the order of quality.
-    """
-    for i in range(first, end):
-        u, own = q.order[i], q.powers[i]
-        for v in range(start, q.lower[i], 512):
-            to = min(v + 512, q.lower[i])
-            if with_error:
-                more, mistakes = _rank_and_error(q.powers[v:to], q.units[v:to], own, q.units[i], among[v:to])
-                error[u] += mistakes
-            else:
-                more = _rank(q.powers[v:to], own, among[v:to])
-            rank[u] += more
-            among[i] += more
-        among[i] += _rank(q.powers[max(start, q.lower[i]) : i], own, among[max(start, q.lower[i]) : i])
-
-
-@compiled
-def sums(tables: Any, at: Any, k: Any, q: Any, with_error: Any, by_quality: Any, out: Any) -> None:
-    """Each positive's sums in one call: over tables, over all positives, and over those of lower quality.
-
-    Rank and error over the tables of negatives, rank over positives, rank and error over lower ones: ``out`` [5, P].
-    """
-    read(added(tables), at, k, with_error, out[0], out[1])
-    out[2:] = 0.0
-    among = np.full(len(q.order), 0.5)  # itself
-    pairs(q, 0, len(q.order), 0, with_error and by_quality, among, out[3], out[4])
-    for i in range(len(q.order)):
-        out[2, q.order[i]] = among[i]
-
-
-@compiled
-def higher(rows: Any, at: Any, k: Any, q: Any, weights: Any, out: Any) -> None:
-    """For each positive v, the sum of weights_u · S(p_v - p_u) over the positives u of higher quality."""
-    ordered = weights[q.order]
-    for i in range(len(q.order)):
-        out[q.order[i]] = push(q.powers[q.upper[i] :], ordered[q.upper[i] :], q.powers[i])
+def gradient(
+    flat: Any, begin: Any, end: Any, skip: Any, lattice: Any, p: Any, order: Any, weights: Any, k: Any, out: Any
+) -> None:
+    """Write Σ_u weights_u · S(x_v - p_u) at each of some negatives v, and 0 elsewhere: see `passes.evaluate`."""
+    cubics = np.zeros((np.int64(lattice.high - lattice.low) + 2, 4))
+    adjoint(located(p, order, lattice), weights, k, cubics)
+    if np.isnan(weights).any():
+        cubics[:-1] = np.nan
+    evaluate(flat, begin, end, skip, lattice, cubics.astype(flat.values.dtype), out)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.pairsums.engines.numba.jit import compiled
-from rankwise.pairsums.engines.numba.passes import Edges, added, edges
+from rankwise.pairsums.engines.numba.passes import Edges, added, edges, evaluate
 
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
 WIDEST, FARTHEST = 1e5, 1e7
@@ -59,28 +59,40 @@ def layout(p: np.ndarray, delta: float) -> tuple[Edges, Ramps] | None:
     if most - least > WIDEST * delta or max(-least, most) > FARTHEST * delta:
         return None
     ends = np.concatenate([p - delta, p + delta])
-    sorting = np.argsort(ends)
-    which = _inverse(sorting)
-    cells = edges(ends[sorting])
+    cells: tuple[Edges, Ramps] = _cells(p, delta, ends, ends.argsort())
+    return cells
+
+
+@compiled
+def _cells(p: Any, delta: Any, ends: Any, order: Any) -> Any:
+    cells, which = edges(ends, order), _inverse(order)
     return cells, Ramps(p - cells.origin, which[: len(p)], which[len(p) :], delta)
 
 
-def ordered(p: np.ndarray, delta: float) -> Order:
-    """The positives, [P], among each other."""
-    order = np.argsort(p)
-    sorted_p = p[order]
-    low, high = np.searchsorted(sorted_p, p - delta), np.searchsorted(sorted_p, p + delta)
-    return Order(p - (sorted_p[0] + sorted_p[-1]) / 2, _inverse(order), low, high, delta)
-
-
-def _inverse(order: np.ndarray) -> np.ndarray:
+@compiled
+def _inverse(order: Any) -> Any:
     inverse = np.empty_like(order)
-    inverse[order] = np.arange(len(order))
+    for i in range(len(order)):
+        inverse[order[i]] = i
     return inverse
 
 
 @compiled
-def read(tables: Any, ramps: Any, rank: Any) -> None:
+def _ordered(p: Any, order: Any, delta: Any) -> Any:
+    """The positives, [P], which ``order`` sorts, among each other."""
+    number = len(p)
+    low, high, below, above = np.empty(number, np.int64), np.empty(number, np.int64), 0, 0
+    for u in order:
+        while p[order[below]] < p[u] - delta:
+            below += 1
+        while above < number and p[order[above]] < p[u] + delta:
+            above += 1
+        low[u], high[u] = below, above
+    return Order(p - (p[order[0]] + p[order[-1]]) / 2, _inverse(order), low, high, delta)
+
+
+@compiled
+def _read(tables: Any, ramps: Any, rank: Any) -> None:
     """Each positive's sum of H over the samples of tables of number and sum of offsets, [4, cells + 1, 2], used up."""
     table = added(tables)
     for cell in range(len(table) - 3, -1, -1):
@@ -93,7 +105,7 @@ def read(tables: Any, ramps: Any, rank: Any) -> None:
 
 
 @compiled
-def adjoint(ramps: Any, weights: Any, out: Any) -> None:
+def _adjoint(ramps: Any, weights: Any, out: Any) -> None:
     """Offset and slope in each cell, [cells + 1, 2] of zeros, of Σ_u weights_u · H(x - p_u)."""
     for u in range(len(weights)):
         slope, p = weights[u] / (2 * ramps.delta), ramps.positives[u]
@@ -124,17 +136,51 @@ def _ask(tree: Any, total: Any, order: Any, u: Any, low: Any, high: Any, out: An
         out[k, u] = total[k] - high[2 * k] + (moment - order.positives[u] * inside) / (2 * order.delta) + 0.5 * inside
 
 
-def among(
-    order: Order, quality: np.ndarray, values: np.ndarray, everyone: bool, lower: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """For each positive u and each row of values, [K, P], Σ values_v · H(p_v - p_u).
+@compiled
+def sums(
+    tables: Any, ramps: Any, p: Any, order: Any, quality: Any, sorting: Any, values: Any, rank: Any, lower: Any
+) -> Any:
+    """Each positive's sum of H over the negatives, and Σ values_v · H(p_v - p_u) over positives for each row of values.
+
+    Args:
+        tables: Number and sum of offsets of the negatives, [4, cells + 1, 2]; used up.
+        ramps: The ramps of the positives.
+        p: Their logits, float64 [P].
+        order: What sorts them, [P].
+        quality: Their qualities, float64 [P].
+        sorting: What sorts these, [P].
+        values: [K, P].
+        rank: The sums over the negatives, [P].
+        lower: The sums over the positives of lower quality, [K, P]; empty: none.
 
     Returns:
-        The sums over all positives v, u itself included, and over those of lower quality; [K, P] where asked for.
+        The sums over all positives, u itself included, [K, P].
     """
-    sums = np.empty(values.shape if everyone else (0, 0)), np.empty(values.shape if lower else (0, 0))
-    _among(order, quality, np.argsort(quality, kind="stable"), np.ascontiguousarray(values), *sums)
-    return sums
+    everyone = np.empty(values.shape)
+    _read(tables, ramps, rank)
+    _among(_ordered(p, order, ramps.delta), quality, sorting, values, everyone, lower)
+    return everyone
+
+
+@compiled
+def push(p: Any, order: Any, quality: Any, sorting: Any, weights: Any, delta: Any, higher: Any) -> Any:
+    """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
+    # H(p_v - p_u) = H((-p_u) - (-p_v)): the same sums as above, of mirrored positives
+    found, none = np.empty((1, len(p))), np.empty((0, 0))
+    mirrored = _ordered(-p, order[::-1].copy(), delta)
+    everyone, lower = (none, found) if higher else (found, none)
+    _among(mirrored, -quality, sorting[::-1].copy(), weights.reshape(1, -1), everyone, lower)
+    return found[0]
+
+
+@compiled
+def gradient(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, ramps: Any, weights: Any, out: Any) -> None:
+    """Write Σ_u weights_u · H(x_v - p_u) at each of some negatives v, and 0 elsewhere: see `passes.evaluate`."""
+    lines = np.zeros((2 * len(weights) + 2, 2))
+    _adjoint(ramps, weights, lines)
+    if np.isnan(weights).any():
+        lines[:-1] = np.nan
+    evaluate(flat, begin, end, skip, cells, lines, out)
 
 
 @compiled

@@ -102,6 +102,7 @@ def gradient(values: Any, begin: Any, end: Any, skip: Any, p: Any, weights: Any,
     """Write Σ_u weights_u · rank(x - p_u) over sorted positives at each of some negatives, and 0 elsewhere."""
     number = len(p)
     passed = np.zeros(number + 1)
+    passed[0] = np.nan if np.isnan(weights).any() else 0.0
     passed[1:] = np.cumsum(weights)
     following = np.searchsorted(skip[:, 1], begin, side="right")
     while begin < end:
