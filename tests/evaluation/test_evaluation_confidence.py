@@ -168,7 +168,7 @@ def test_an_invalid_calibration_in_a_weights_file_is_refused(run: Path) -> None:
     with safetensors.safe_open(path, framework="pt") as file:
         description = json.loads(file.metadata()["rankwise"])
     description["confidence"]["calibration"]["curves"].pop()
-    weights._save(path, content.tensors, description, {"format": "pt"})  # with a valid checksum
+    weights.write(path, content.tensors, description, {"format": "pt"})  # with a valid checksum
     with pytest.raises(ModelError, match=r"best\.safetensors.*curves for"):
         Detector.load(run)
 

@@ -26,7 +26,7 @@ from rankwise.models import BackboneSettings, Detector
 from rankwise.models.backbone import Backbone
 from rankwise.models.pretrained import Weights, is_reachable
 from rankwise.report.runs import results_folder
-from rankwise.training import parts
+from rankwise.training import step
 from rankwise.training.start import warnings
 
 SMALL = [flag for flag in TINY if not flag.startswith(("--data.shapes", "--model.input", "--loss", "--schedule"))]
@@ -341,15 +341,15 @@ def test_a_batch_too_large_for_the_gpu_is_split(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return "losses"
 
-    monkeypatch.setattr(parts, "whole_batch_backward", backward)
+    monkeypatch.setattr(step, "whole_batch_backward", backward)
 
     class Batch:
         targets = range(6)
 
-    automatic = parts.Parts(0, 1, lambda: undone.append(1), said.append)
+    automatic = step.Parts(0, 1, lambda: undone.append(1), said.append)
     assert automatic.backward(None, None, None, Batch, None, None) == "losses"
     assert (tried, len(undone), len(said)) == ([1, 2, 4], 2, 2)
-    for fixed in (parts.Parts(1, 1, undone.clear, said.append), parts.Parts(0, 2, undone.clear, said.append)):
+    for fixed in (step.Parts(1, 1, undone.clear, said.append), step.Parts(0, 2, undone.clear, said.append)):
         with pytest.raises(torch.OutOfMemoryError):
             fixed.backward(None, None, None, Batch, None, None)
 
