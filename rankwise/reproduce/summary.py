@@ -108,8 +108,9 @@ def _with_earlier_seeds(new: Results, earlier: Results) -> Results:
 
     if without_seeds(new.command) != without_seeds(earlier.command):
         return new
+    not_run: Mapping[str, float | None] = {}
     rows = {
-        row: [now or before for now, before in zip_longest(runs, earlier.measured.get(row, []), fillvalue={})]
+        row: [now or before for now, before in zip_longest(runs, earlier.measured.get(row, []), fillvalue=not_run)]
         for row, runs in new.measured.items()
     }
     most = max([new, earlier], key=lambda results: max(map(len, results.measured.values())))
