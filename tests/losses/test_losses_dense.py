@@ -27,6 +27,7 @@ from rankwise.losses import (
     dense,
 )
 from rankwise.losses.samplewise import SamplewiseLoss
+from rankwise.pairsums.engines.numba import targets as numba_targets
 from rankwise.pairsums.engines.torch import edges, histogram
 
 IMAGES, ROWS, CLASSES = 2, 60, 5
@@ -122,10 +123,13 @@ def test_a_mask_of_rows_is_like_ignored_labels(loss: Loss) -> None:
     assert not gradient_of(value, spoiled)[~mask].any()
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("rows", [False, True], ids=["entries", "rows"])
 def test_positives_are_the_targets_above_zero_with_and_without_numba(
-    rows: bool, monkeypatch: pytest.MonkeyPatch
+    rows: bool, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(numba_targets, "MIN_TARGETS_PER_THREAD", 100)
     generator = torch.Generator().manual_seed(2)
     targets = torch.rand(300, 5, generator=generator).mul_(1.2).sub_(1.0).clamp_(min=-5e-5)
     targets[7, 2], targets[8, 3], targets[9, 0] = 1e-42, -0.0, 1.00005

@@ -36,11 +36,10 @@ def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -
     def work(begin: int, end: int) -> Any:
         return _positive_targets(values, bits, begin, end, targets.shape[1], kept, entries, rounding)
 
-    parts = in_parts(work, values.size, MIN_TARGETS_PER_THREAD)
-    if any(faults for *_, faults in parts):
+    *arrays, faults = zip(*in_parts(work, values.size, MIN_TARGETS_PER_THREAD), strict=True)
+    if any(faults):
         return None
-    found = [arrays[0] if len(parts) == 1 else np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    rows, classes, quality = map(torch.from_numpy, found[:3])
+    rows, classes, quality = (torch.from_numpy(np.concatenate(parts)) for parts in arrays)
     return rows, classes, quality
 
 
