@@ -94,7 +94,7 @@ def read(path: Path) -> Content:
         integrity.check(tensors, metadata, False, path)
         raise ModelError(
             f"{path} contains weights but no detector settings. Expected a file written by training or "
-            f"Detector.save; for backbone weights, use backbone.pretrained"
+            f"Detector.save; for backbone weights, use --model.backbone.pretrained"
         ) from error
     integrity.check(tensors, metadata, "checksum" in description, path)
     try:
