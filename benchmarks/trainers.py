@@ -2,6 +2,7 @@
 
     python benchmarks/trainers.py                                       # all rows
     python benchmarks/trainers.py --models yolo11 --seeds 0 --epochs 5  # a part of them
+    python benchmarks/trainers.py --models yolo11 --weight 5            # with another weight of the ranking loss
 
 Slim YOLO11 and YOLO26 of ultralytics, by ``yolo.train``, and a tiny RT-DETR v2 of transformers, from random weights on
 300 drawn images; AP on 300 others by ``rankwise.evaluation``. The images are simple, so that a minute on one core
@@ -42,7 +43,7 @@ CLASSES = ["rectangle", "ellipse", "triangle"]
 #: The models with their epochs, the same for all variants of a model.
 EPOCHS = {"yolo11": 20, "yolo26": 20, "rtdetr": 30}
 TITLES = {"yolo11": "YOLO11, slim", "yolo26": "YOLO26, slim", "rtdetr": "RT-DETR v2, tiny"}
-#: Weight of the ranking loss and of the own loss.
+#: Weight of the ranking loss, which is multiplied by ``--weight``, and of the own loss.
 VARIANTS = {"own": (0.0, 1.0), "ranking": (1.0, 0.0), "both": (1.0, 1.0)}
 RESULTS = Path(__file__).parent / "results" / "trainers.json"
 PAGE = Path(__file__).parents[1] / "docs" / "integrations.md"
@@ -184,14 +185,18 @@ def rtdetr(kind: str, ranking: float, own: float, seed: int, epochs: int, folder
 
 def table(rows: list[dict[str, Any]]) -> str:
     """AP of every model and variant, mean and standard deviation over the seeds, and the differences seed by seed."""
-    header = ["model", "epochs", "seeds", "own loss", "ranking", "both", "ranking − own", "both − own"]
+    header = ["model", "epochs", "weight", "seeds", "own loss", "ranking", "both", "ranking − own", "both − own"]
     lines = ["| " + " | ".join([*header, "highest scores of the three"]) + " |", "|---|" + "---:|" * len(header)]
     for model, title in TITLES.items():
         of_model = [row for row in rows if row["model"] == model]
-        for epochs in sorted({row["epochs"] for row in of_model}):
+        for epochs, weight in sorted({(row["epochs"], row["weight"]) for row in of_model if row["weight"]}):
             found = {
-                name: {row["seed"]: row for row in of_model if (row["variant"], row["epochs"]) == (name, epochs)}
-                for name in VARIANTS
+                name: {
+                    row["seed"]: row
+                    for row in of_model
+                    if (row["variant"], row["epochs"], row["weight"]) == (name, epochs, weight * ranking)
+                }
+                for name, (ranking, _) in VARIANTS.items()
             }
             seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
             columns = [[by_seed[seed]["ap"] for seed in seeds] for by_seed in found.values()]
@@ -199,7 +204,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             cells = [spread(values, signed=number > 2) for number, values in enumerate(columns)]
             tops = [max((row["top score"] for row in by_seed.values()), default=0.0) for by_seed in found.values()]
             cells += [", ".join(f"{top:.2g}" for top in tops)]
-            lines.append(f"| {title} | {epochs} | {len(seeds)} | " + " | ".join(cells) + " |")
+            lines.append(f"| {title} | {epochs} | {weight:g} | {len(seeds)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -228,18 +233,21 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(EPOCHS), default=list(EPOCHS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, help=f"by default {EPOCHS}")
+    parser.add_argument("--weight", type=float, default=1.0, help="of the ranking loss, 1 by default")
     parser.add_argument("--results", type=Path, default=RESULTS)
     words = parser.parse_args()
     rows = json.loads(words.results.read_text()) if words.results.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         # By seeds first: a part of the rows is then still a comparison.
         for seed, model, variant in itertools.product(words.seeds, words.models, VARIANTS):
+            ranking, own = words.weight * VARIANTS[variant][0], VARIANTS[variant][1]
             name = {"model": model, "variant": variant, "seed": seed, "epochs": words.epochs or EPOCHS[model]}
+            name |= {"weight": ranking}
             if any(name.items() <= row.items() for row in rows):
                 continue
             start = time.process_time()
             run = rtdetr if model == "rtdetr" else yolo
-            found = run(model, *VARIANTS[variant], seed, name["epochs"], Path(folder))
+            found = run(model, ranking, own, seed, name["epochs"], Path(folder))
             rows.append(name | found | {"CPU seconds": round(time.process_time() - start)})
             print(rows[-1], flush=True)
             save(rows, words.results)

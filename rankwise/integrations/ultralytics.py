@@ -18,12 +18,17 @@ from torch.nn import functional as F
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss, check_loss
 from rankwise.losses.inputs import check_factors
+from rankwise.losses.ranking import RankingLoss
 
 #: Tasks with boxes and classes.
 TASKS = ("detect", "segment", "pose", "obb")
 
+#: Default weight of a ranking loss without the cross entropy: with 1, it is too weak beside the box losses. Added to
+#: the cross entropy, a weight as large lowers all scores.
+WEIGHT_ALONE = 5.0
 
-def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: float = 1.0) -> Any:
+
+def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: float | None = None) -> Any:
     """Makes a YOLO model of ultralytics train by ranking and returns it. Then call ``yolo.train(…)`` as usual.
 
     ``weight`` times a ranking loss plus ``keep`` times the cross entropy replaces the binary cross entropy of the class
@@ -37,7 +42,7 @@ def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: 
         keep: Weight of the original cross entropy. With 0, the scores are no longer probabilities and nothing exceeds
             the default ``conf=0.25``. Validation during training then uses all boxes, and ``rankwise.calibrate``
             restores the scale afterwards.
-        weight: Weight of the ranking loss.
+        weight: Weight of the loss; by default 1, or 5 for a ranking loss if ``keep`` is 0.
 
     Raises:
         TypeError: If ``yolo`` is not such a model, ``loss`` is not a loss, or a weight is not a number.
@@ -46,10 +51,12 @@ def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: 
     """
     if not hasattr(yolo, "add_callback") or getattr(yolo, "task", None) not in TASKS:
         raise TypeError(f"use_ranking takes an ultralytics YOLO for {', '.join(TASKS)}, not {_described(yolo)}")
-    check_factors(keep=keep, weight=weight)
+    check_factors(keep=keep, weight=1.0 if weight is None else weight)
     _check_launcher()
     event = "on_pretrain_routine_end"
     loss = APELoss() if loss is None else check_loss(loss)
+    if weight is None:
+        weight = WEIGHT_ALONE if isinstance(loss, RankingLoss) and not keep else 1.0
     yolo.callbacks[event] = [other for other in yolo.callbacks[event] if not isinstance(other, _Install)]
     yolo.add_callback(event, _Install(loss, keep, weight))
     return yolo

@@ -24,7 +24,7 @@ from torch import nn
 from warm_process import WarmProcess, warm_process
 
 from rankwise.integrations.ultralytics import RankingTerm, _Install, use_ranking
-from rankwise.losses import APELoss
+from rankwise.losses import APELoss, FocalLoss
 
 installed = pytest.mark.skipif(find_spec("ultralytics") is None, reason="ultralytics is not installed")
 
@@ -190,6 +190,24 @@ def test_the_callback_replaces_the_term_of_model_and_average_and_can_be_pickled(
     trainer.args.cls_pw = 0.5
     with pytest.raises(ValueError, match="cls_pw"):
         install(trainer)
+
+
+@pytest.mark.parametrize(
+    ("given", "weight"),
+    [
+        ({}, 1.0),
+        ({"keep": 0.1}, 1.0),
+        ({"keep": 0}, 5.0),
+        ({"keep": 0, "weight": 2}, 2.0),
+        ({"keep": 0, "loss": FocalLoss()}, 1.0),
+    ],
+)
+def test_a_ranking_loss_without_the_cross_entropy_has_a_larger_weight(given: dict[str, Any], weight: float) -> None:
+    added: list[_Install] = []
+    stub = SimpleNamespace(task="detect", callbacks={"on_pretrain_routine_end": []})
+    stub.add_callback = lambda _, callback: added.append(callback)
+    use_ranking(stub, **given)
+    assert [install.weight for install in added] == [weight]
 
 
 @pytest.mark.parametrize("task", ["classify", None])
