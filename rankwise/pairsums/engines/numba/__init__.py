@@ -148,9 +148,9 @@ class _SigmoidSums:
             self.wide = _WideSums(arrays)
             return self.wide.over(values, lower)
         found = rank, error, among, low_rank, low_error = np.empty((5, len(arrays.p)))
-        positives = arrays.p, self.order, arrays.quality, arrays.quality.argsort()
+        positives = pairs.Sorted(arrays.p, self.order, arrays.quality, arrays.quality.argsort())
         given = self.lattice, self.kernels, distance.lam, arrays.with_error, lower
-        self.sorted = (pairs.sums_of_few if self.few else pairs.sums_of_many)(tables, *positives, *given, found)
+        self.sorted = (pairs.sums_of_few if self.few else pairs.sums_of_many)(tables, positives, *given, found)
         below = arrays.sums(low_rank[None], low_error) if lower else None
         return Over(arrays.sums(rank, error), among[None], below, 0)
 

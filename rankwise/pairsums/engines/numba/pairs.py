@@ -22,6 +22,22 @@ MAX_PAIRWISE = 1024
 POSITIVES_PER_BLOCK = 512
 
 
+class Sorted(NamedTuple):
+    """Positives in any order, with what sorts them.
+
+    Attributes:
+        p: Logits, float64 [P].
+        order: Sorts the logits, [P].
+        quality: Qualities, float64 [P].
+        sorting: Sorts the qualities, [P].
+    """
+
+    p: np.ndarray
+    order: np.ndarray
+    quality: np.ndarray
+    sorting: np.ndarray
+
+
 class ByQuality(NamedTuple):
     """Positives sorted by quality.
 
@@ -41,8 +57,9 @@ class ByQuality(NamedTuple):
 
 
 @compiled
-def by_quality(p: Any, order: Any, quality: Any, sorting: Any, lam: Any) -> Any:
-    """The positives by quality, which ``sorting`` sorts as ``order`` does their logits."""
+def by_quality(positives: Any, lam: Any) -> Any:
+    """The positives by quality."""
+    p, order, quality, sorting = positives
     number, middle = len(p), (p[order[0]] + p[order[-1]]) / 2
     lower, upper = np.empty(number, np.int64), np.empty(number, np.int64)
     units, powers = np.empty(number), np.empty(number)
@@ -116,26 +133,13 @@ def pairs(q: Any, first: Any, end: Any, start: Any, with_error: Any, among: Any,
 
 @compiled
 def sums_of_few(
-    tables: Any,
-    p: Any,
-    order: Any,
-    quality: Any,
-    sorting: Any,
-    lattice: Any,
-    k: Any,
-    lam: Any,
-    with_error: Any,
-    with_lower: Any,
-    out: Any,
+    tables: Any, positives: Any, lattice: Any, k: Any, lam: Any, with_error: Any, with_lower: Any, out: Any
 ) -> Any:
     """Each positive's sums over the negatives, over all positives, and over those of lower quality.
 
     Args:
         tables: Moments of the negatives, [2, cells + 1, 4]; used up.
-        p: Logits of the positives, float64 [P].
-        order: What sorts them, [P].
-        quality: Their qualities, float64 [P].
-        sorting: What sorts these, [P].
+        positives: The positives, `Sorted`.
         lattice: The cells.
         k: The `Kernels` of these cells.
         lam: Steepness λ.
@@ -146,13 +150,13 @@ def sums_of_few(
     Returns:
         The positives on the lattice and by quality.
     """
-    at, q = located(p, order, lattice), by_quality(p, order, quality, sorting, lam)
+    at, q = located(positives.p, positives.order, lattice), by_quality(positives, lam)
     read(added(tables), at, k, with_error, out[0], out[1])
     out[2:] = 0.0
-    among = np.full(len(p), 0.5)  # itself
-    pairs(q, 0, len(p), 0, with_error and with_lower, among, out[3], out[4])
-    for i in range(len(p)):
-        out[2, sorting[i]] = among[i]
+    among = np.full(len(q.order), 0.5)  # itself
+    pairs(q, 0, len(among), 0, with_error and with_lower, among, out[3], out[4])
+    for i in range(len(among)):
+        out[2, q.order[i]] = among[i]
     return at, q
 
 
@@ -166,26 +170,16 @@ def higher_of_few(at: Any, k: Any, q: Any, weights: Any, rows: Any, out: Any) ->
 
 @compiled
 def sums_of_many(
-    tables: Any,
-    p: Any,
-    order: Any,
-    quality: Any,
-    sorting: Any,
-    lattice: Any,
-    k: Any,
-    lam: Any,
-    with_error: Any,
-    with_lower: Any,
-    out: Any,
+    tables: Any, positives: Any, lattice: Any, k: Any, lam: Any, with_error: Any, with_lower: Any, out: Any
 ) -> Any:
     """The same as `sums_of_few` for more positives."""
-    at, q = located(p, order, lattice), by_quality(p, order, quality, sorting, lam)
+    at, q = located(positives.p, positives.order, lattice), by_quality(positives, lam)
     table = added(tables)
     read(table, at, k, with_error, out[0], out[1])
     out[2:] = 0.0
-    positives = np.zeros(table.shape)
-    _scatter(at, np.arange(len(p)), positives)
-    read(positives, at, k, False, out[2], out[2])
+    of_positives = np.zeros(table.shape)
+    _scatter(at, np.arange(len(q.order)), of_positives)
+    read(of_positives, at, k, False, out[2], out[2])
     if with_lower:
         _lower(len(table), at, k, q, with_error, out[3], out[4])
     return at, q
