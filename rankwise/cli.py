@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -17,6 +18,7 @@ from rankwise.config.suggest import nearest
 from rankwise.errors import RendezvousError, UserError
 from rankwise.files.names import message_of, wrapped
 from rankwise.files.streams import lasting_output
+from rankwise.interrupts import CODE, say_stopped
 
 USAGE = """rankwise: train object detectors by ranking
 
@@ -40,12 +42,17 @@ best.safetensors, eval.json, report.html and figures."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command. For a user error, it prints a message and exits with code 2."""
+    """Runs the command. For a user error, it prints a message and exits with code 2; for Ctrl-C, with code 130."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     # A .numba_config.yaml in the current folder could name another cache, from which numba would unpickle code.
     os.environ.setdefault("NUMBA_CACHE_DIR", "")
-    with lasting_output(needed=words[:1] != ["train"]):
-        _run(words)
+    try:
+        with lasting_output(needed=words[:1] != ["train"]):
+            _run(words)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second Ctrl-C does not wait for libraries to shut down
+        say_stopped()
+        sys.exit(CODE)
 
 
 def _run(words: list[str]) -> None:
@@ -63,9 +70,6 @@ def _run(words: list[str]) -> None:
         if verb not in VERBS:
             raise UserError(f"there is no command {verb!r}; {nearest(verb, VERBS)}")
         VERBS[verb](words[2 if words[0] == "data" else 1 :])
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
     except (UserError, OSError) as error:
         # Before the processes have connected, an error concerns all processes of a machine and is printed once.
         first = not int(os.environ.get("LOCAL_RANK", "0")) or isinstance(error, RendezvousError)
@@ -389,7 +393,3 @@ VERBS: dict[str, Callable[[list[str]], None]] = {
     "data shapes": data_shapes,
     "reproduce": reproduce,
 }
-
-
-if __name__ == "__main__":
-    main()

@@ -18,6 +18,7 @@ from rankwise.export.manifest import KEY, OPSET, Manifest
 from rankwise.export.nms_graph import INPUTS, OUTPUTS, nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.files.writing import explained, make_folder
+from rankwise.interrupts import exit_at_once
 from rankwise.models import Detector, ModelError, weights
 from rankwise.models.confidence import HOW_TO_CALIBRATE
 from rankwise.models.tta import tta_views
@@ -81,7 +82,7 @@ def trace(detector: Detector, opset: int = OPSET) -> Any:
     coarsest = max(detector.neck.strides)
     images = torch.zeros(2, 3, 2 * coarsest, 3 * coarsest, dtype=torch.uint8)
     dynamic = torch.export.Dim.DYNAMIC
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), exit_at_once():
         warnings.simplefilter("ignore")  # warnings about internals of torch
         program = torch.onnx.export(
             Network(detector).eval(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from rankwise import interrupts
 from rankwise.export import OnnxDetector
 from rankwise.export import onnx as exporting
 from rankwise.export.comparison import Differences, compare, compare_detections
@@ -167,3 +169,22 @@ def test_a_detector_that_cannot_be_exported_is_refused_with_a_reason(
     with pytest.raises(ModelError, match=r"pip install onnx onnxscript onnxruntime"):
         exporting.export_detector(exported.detector, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_torch_traces_ends_the_process_because_torch_would_abort(
+    exported: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def traced(*_: Any, **__: Any) -> None:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        raise ModelError
+
+    handlers: list[Any] = []
+    monkeypatch.setattr(torch.onnx, "export", traced)
+    before = signal.signal(signal.SIGINT, interrupts._interrupt)
+    try:
+        with pytest.raises(ModelError):
+            exporting.trace(exported.detector)
+        assert handlers == [interrupts._exit]
+        assert signal.getsignal(signal.SIGINT) is interrupts._interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
