@@ -14,9 +14,10 @@ import rankwise
 from rankwise.cli_data import data_check, data_shapes, data_show
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
+from rankwise.config.flags import as_typed
 from rankwise.config.suggest import nearest
 from rankwise.errors import RendezvousError, UserError
-from rankwise.files.names import message_of, wrapped
+from rankwise.files.names import message_of, shown, wrapped
 from rankwise.files.streams import lasting_output
 from rankwise.interrupts import CODE, say_stopped
 
@@ -74,7 +75,7 @@ def _run(words: list[str]) -> None:
         # Before the processes have connected, an error concerns all processes of a machine and is printed once.
         first = not int(os.environ.get("LOCAL_RANK", "0")) or isinstance(error, RendezvousError)
         if first or import_module("rankwise.distributed").is_initialized():
-            print(f"rankwise {verb}: {message_of(error)}", file=sys.stderr)
+            print(f"rankwise {verb}: {as_typed(message_of(error), words)}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -84,7 +85,7 @@ def train(words: list[str]) -> None:
     if first and not any("help" in word or word == "-h" or word.startswith("--print") for word in words):
         print(f"starting  rankwise {rankwise.__version__}; loading PyTorch takes a few seconds", flush=True)
     from rankwise.config import recipe as recipes
-    from rankwise.config.flags import normalize, value_of
+    from rankwise.config.flags import SHORT_FLAGS, normalize, value_of
     from rankwise.config.help import help_on, help_topics
 
     parser = _parser("train", "Train a detector.")
@@ -92,9 +93,9 @@ def train(words: list[str]) -> None:
     parser.add_argument("--run", type=str, help="Folder of the run (default: runs/RECIPE-1, -2, …).")
     parser.add_argument("--resume", type=str, help="Folder or checkpoint of a run to resume with its own recipe.")
     parser.add_argument("--overwrite", action="store_true", help="Delete an earlier run in the same folder first.")
-    flags, others = normalize(parser, words, recipes.SHORT_FLAGS)
+    flags, others = normalize(parser, words, SHORT_FLAGS)
     if topics := help_topics(flags, others):
-        print("\n\n".join(help_on(parser, topic, recipes.describe_recipes(), recipes.SHORT_FLAGS) for topic in topics))
+        print("\n\n".join(help_on(parser, topic, recipes.describe_recipes(), SHORT_FLAGS) for topic in topics))
         sys.exit(0)
 
     from rankwise.config import choice
@@ -118,6 +119,8 @@ def train(words: list[str]) -> None:
         flags = [f"--config={Path(resumed) / 'recipe.yaml'}", *flags]
     else:
         name, flags, lines = choice.prepare(flags, name)
+    if any(word.startswith("--print_config") for word in flags):
+        print("".join(f"# {shown(line)}\n" for line in lines), end="")  # the parser prints the recipe and exits
     config = recipes.parse_flags(parser, flags)
     if resumed and config["run"]:
         raise UserError(f"--resume {resumed} continues in that folder: leave out --run {config['run']}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rankwise.config.command_line import new_parser as _parser
 from rankwise.config.command_line import parse as _parse
-from rankwise.errors import UserError
+from rankwise.errors import SettingsError, UserError
 
 
 def data_check(words: list[str]) -> None:
@@ -36,7 +36,13 @@ def data_shapes(words: list[str]) -> None:
     config = _parse(parser, words)
     if config.images is not None:
         config.shapes.train_images = config.images
-    folder, shapes = Path(config.folder), parser.instantiate(config).shapes
+    try:
+        folder, shapes = Path(config.folder), parser.instantiate(config).shapes
+    except SettingsError as error:  # names the flags of rankwise train
+        message = str(error).replace("--data.shapes.", "--shapes.")
+        raise SettingsError(
+            message if config.images is None else message.replace("--shapes.train_images", "--images")
+        ) from error
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: exists and is not empty; choose a new folder")
     for split, images in (("train", shapes.train_images), ("val", shapes.val_images)):
@@ -49,7 +55,7 @@ def data_show(words: list[str]) -> None:
     """Draws training images as the detector sees them."""
     from rankwise.config import choice
     from rankwise.config import recipe as recipes
-    from rankwise.config.flags import normalize
+    from rankwise.config.flags import SHORT_FLAGS, normalize
     from rankwise.evaluation.training_images import draw_training_images
 
     parser = _parser(
@@ -64,7 +70,7 @@ def data_show(words: list[str]) -> None:
         parser.print_help()
         sys.exit(0)
     recipes.add_recipe_arguments(parser)
-    flags, others = normalize(parser, words, recipes.SHORT_FLAGS)
+    flags, others = normalize(parser, words, SHORT_FLAGS)
     if not 1 <= len(others) <= 2:
         raise UserError("expected the folder of a dataset and at most one recipe: rankwise data show DIR [RECIPE]")
     folder, name = [*others, None, None][:2]

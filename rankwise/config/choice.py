@@ -121,8 +121,8 @@ def prepare(words: list[str], name: str | None) -> tuple[str, list[str], list[st
     init, own_data = value_of(words, "--train.init"), value_of(words, "--data.path") is not None
     flags, lines, files = [], [], config_files(words)
     if name is None and not files:
-        name = "own_data" if own_data else "shapes"
-        if own_data and not any(word.startswith("--print_config") for word in words):
+        name = "shapes"
+        if own_data:
             choice = shared(words)
             name, flags, lines = choice.recipe, choice.flags, choice.lines
     if init:

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from jsonargparse import ArgumentParser
 
 from rankwise.errors import SettingsError
+
+#: Short flags and their long forms.
+SHORT_FLAGS = {
+    "--data": "--data.path",
+    "--epochs": "--train.epochs",
+    "--minutes": "--train.minutes",
+    "--patience": "--train.patience",
+    "--init": "--train.init",
+    "--batch_size": "--train.batch_size",
+    "--lr": "--optimizer.lr",
+    "--seed": "--train.seed",
+    "--backbone": "--model.backbone.name",
+    "--device": "--train.accelerator",
+    "--devices": "--train.devices",
+    "--precision": "--train.precision",
+    "--workers": "--data.workers",
+    "--folder": "--run",  # torchrun takes --run as an abbreviation of its own --run-path
+}
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -55,6 +73,15 @@ def value_of(flags: list[str], flag: str) -> str | None:
     """The value of a flag in normalized flags; the last one wins."""
     values = [word.partition("=")[2] for word in flags if word.partition("=")[0] == flag]
     return values[-1] if values else None
+
+
+def as_typed(message: str, words: Sequence[str]) -> str:
+    """A message with the short flags of a command line instead of their long forms."""
+    typed = {"--" + word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if _is_flag(word)}
+    for short, long in SHORT_FLAGS.items():
+        if short in typed and long not in typed:
+            message = re.sub(rf"{re.escape(long)}(?![\w.-]*\w)", short, message)
+    return message
 
 
 def subclasses(base: type) -> list[type]:

@@ -14,7 +14,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser, Namespace, lazy_insta
 from rankwise.assign import ATSS
 from rankwise.assign.base import Assigner
 from rankwise.config.command_line import parse
-from rankwise.config.flags import normalize, value_of
+from rankwise.config.flags import SHORT_FLAGS, normalize, value_of
 from rankwise.config.reading import flat, read_recipe
 from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSettings, TrainSettings
 from rankwise.config.suggest import nearest
@@ -27,24 +27,6 @@ from rankwise.images.settings import InputSettings
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss
 from rankwise.models.settings import DetectorSettings
-
-#: Short flags and their long forms.
-SHORT_FLAGS = {
-    "--data": "--data.path",
-    "--epochs": "--train.epochs",
-    "--minutes": "--train.minutes",
-    "--patience": "--train.patience",
-    "--init": "--train.init",
-    "--batch_size": "--train.batch_size",
-    "--lr": "--optimizer.lr",
-    "--seed": "--train.seed",
-    "--backbone": "--model.backbone.name",
-    "--device": "--train.accelerator",
-    "--devices": "--train.devices",
-    "--precision": "--train.precision",
-    "--workers": "--data.workers",
-    "--folder": "--run",  # torchrun takes --run as an abbreviation of its own --run-path
-}
 
 
 @dataclass(frozen=True)
@@ -105,6 +87,8 @@ def recipe_from(parser: ArgumentParser, config: Namespace) -> Recipe:
     text = yaml.safe_dump(plain, sort_keys=False)
     try:
         built = parser.instantiate(config)
+    except SettingsError:  # names the flag
+        raise
     except ValueError as error:  # a loss or an assigner rejects a value of the right type
         raise SettingsError(f"invalid value in recipe: {error}") from error
     if built["loss"].needs_distributions and not built["model"].head.bins:

@@ -20,7 +20,8 @@ import rankwise.losses
 from rankwise import cli, cli_data
 from rankwise.config import recipe
 from rankwise.config.choice import Choice
-from rankwise.config.recipe import SHORT_FLAGS, built_in_recipes
+from rankwise.config.flags import SHORT_FLAGS
+from rankwise.config.recipe import built_in_recipes
 from rankwise.data import CheckReport
 from rankwise.models import DetectorSettings, weights
 

@@ -79,6 +79,16 @@ def test_flags_override_the_chosen_recipe(data, offline):
     assert choice.prepare(["--train.epochs=3"], None)[0] == "shapes"
 
 
+def test_print_config_prints_the_recipe_that_would_be_trained(data, offline, capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--data", str(data), "--lr", "0.5", "--print_config"])
+    said = capsys.readouterr().out
+    assert said.startswith("# recipe    small_scratch: ")
+    recipe = yaml.safe_load(said)
+    assert (recipe["train"]["epochs"], recipe["train"]["batch_size"], recipe["optimizer"]["lr"]) == (240, 2, 0.5)
+    assert recipe["model"]["backbone"]["pretrained"] is False
+
+
 def test_a_wrong_flag_is_reported_without_the_choice(data, offline, capsys):
     with pytest.raises(SystemExit):
         main(["train", "--data", str(data), "--epoch", "3"])
@@ -91,7 +101,7 @@ def test_a_wrong_flag_is_reported_without_the_choice(data, offline, capsys):
 def test_an_invalid_batch_size_gives_a_message_before_the_recipe_is_chosen_by_it(data, offline, capsys, batch):
     with pytest.raises(SystemExit):
         main(["train", "--data", str(data), "--batch-size", batch])
-    assert "--train.batch_size" in capsys.readouterr().err
+    assert "--batch_size" in capsys.readouterr().err
 
 
 def test_the_batch_fits_the_dataset():
