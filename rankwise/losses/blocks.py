@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from rankwise.losses.inputs import Samples
 from rankwise.threads import in_parts
@@ -21,9 +24,6 @@ ENTRIES_PER_BLOCK = 2**15 - 1
 #: Minimum number of blocks per thread.
 BLOCKS_PER_THREAD = 4
 
-#: Largest relative error of a score in float32: a few roundings of 6e-8.
-SCORE_ERROR = 2.0**-21
-
 Result = TypeVar("Result")
 
 
@@ -33,15 +33,15 @@ class Block:
 
     Attributes:
         rows: The slice of rows.
-        logits: Their logits, detached, [rows, C].
-        positives: Row in the block and class of each of its positives.
+        logits: Their logits, detached, contiguous, [rows, C].
+        positives: Where its positives are in its flat logits.
         ignored: Ignored entries, [rows, 1] or [rows, C], or None if there are none in the whole batch.
         weight: Weight of each entry, [rows, C], or None if all are 1.
     """
 
     rows: slice
     logits: Tensor
-    positives: tuple[Tensor, Tensor]
+    positives: Tensor
     ignored: Tensor | None
     weight: Tensor | None = None
 
@@ -49,8 +49,8 @@ class Block:
         """Sets ``values`` [rows, C] of all samples that are not negative, in place."""
         if self.ignored is not None:
             values.masked_fill_(self.ignored, otherwise)
-        if len(self.positives[0]):
-            values[self.positives] = otherwise
+        if len(self.positives):
+            values.view(-1).index_fill_(0, self.positives, otherwise)
         return values
 
 
@@ -61,19 +61,20 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
         samples: The samples.
         work: Called with each block, on several threads at once.
     """
-    logits = samples.values
+    logits = samples.values.contiguous()
     count, classes = logits.shape
     if logits.device.type != "cpu":
-        return [work(_whole(samples))] if count else []
+        return [work(_whole(samples, logits))] if count else []
     step = max(1, ENTRIES_PER_BLOCK // classes)
     starts = list(range(0, count, step))
     first = torch.searchsorted(samples.rows, torch.tensor([*starts, count])).tolist()
     positives = list(itertools.starmap(slice, itertools.pairwise(first)))
+    where = samples.rows * classes + samples.classes
     inference = torch.is_inference_mode_enabled()  # grad modes are per thread
 
     def one(number: int) -> Result:
-        rows, mine = slice(starts[number], starts[number] + step), positives[number]
-        own = samples.rows[mine] - rows.start, samples.classes[mine]
+        rows = slice(starts[number], starts[number] + step)
+        own = where[positives[number]] - rows.start * classes
         ignored, weight = (None if part is None else part[rows] for part in (samples.ignored, samples.weight))
         return work(Block(rows, logits[rows], own, ignored, weight))
 
@@ -84,14 +85,14 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result]) -> list[Resul
     return list(itertools.chain.from_iterable(in_parts(some, len(starts), BLOCKS_PER_THREAD)))
 
 
-def _whole(samples: Samples) -> Block:
+def _whole(samples: Samples, logits: Tensor) -> Block:
     """All samples as one block."""
-    positives, ignored = (samples.rows, samples.classes), samples.ignored
+    classes, ignored = logits.shape[1], samples.ignored
+    positives = samples.rows * classes + samples.classes
     if samples.is_positive is not None:  # the number of positives is unknown, so a mask excludes them
-        classes = torch.arange(samples.logits.shape[1], device=samples.logits.device)
-        ignored = (samples.labels.unsqueeze(1) == classes) | (samples.labels < 0).unsqueeze(1)
-        positives = samples.rows[:0], samples.classes[:0]
-    return Block(slice(None), samples.values, positives, ignored, samples.weight)
+        own = samples.labels.unsqueeze(1) == torch.arange(classes, device=logits.device)
+        ignored, positives = own | (samples.labels < 0).unsqueeze(1), positives[:0]
+    return Block(slice(None), logits, positives, ignored, samples.weight)
 
 
 def total(results: list[Tensor], like: Tensor) -> Tensor:
@@ -104,50 +105,78 @@ def total(results: list[Tensor], like: Tensor) -> Tensor:
     return torch.stack([like.double(), *(result.double() for result in results)]).sum(0)
 
 
-def negative_regions(block: Block, p: Tensor, bins: int) -> Tensor:
-    """The bin of the score of each negative of a block, 0 to ``bins`` - 1, flat; other samples get ``bins``.
+def region_sums(block: Block, scores: Tensor, bins: int) -> Tensor:
+    """Number and sum of the scores of the negatives of a block in each of ``bins`` equal bins, float64 [2, bins].
 
     Args:
         block: The block.
-        p: Its scores, [rows, C].
-        bins: Number of bins.
+        scores: Its scores, [rows, C]; those of other samples are overwritten.
+        bins: Number of bins of the score range [0, 1].
     """
-    return block.only_negatives(score_region(block.logits, p, bins), bins).flatten()
+    if _compiled(scores):
+        from rankwise.losses import regions_numba
+
+        block.only_negatives(scores, -1)
+        tables = np.zeros((regions_numba.TABLES, 2, bins))
+        regions_numba.sums(_flat(block.logits), _flat(scores), _edges(bins, scores.dtype), tables)
+        return torch.from_numpy(tables.sum(0))
+    regions = _negative_regions(block, scores, bins)
+    parts = (torch.ones_like(scores), scores)
+    return torch.stack([histogram(regions, bins + 1, part.flatten())[:-1] for part in parts])
 
 
-def histogram(regions: Tensor, bins: int, weights: Tensor | None = None) -> Tensor:
-    """Number of values, or sum of their weights, in each of ``bins`` regions, without a host sync."""
-    if regions.device.type == "cpu":
-        return torch.bincount(regions, weights, minlength=bins)
-    ones = torch.ones_like(regions, dtype=torch.int64) if weights is None else weights
-    return ones.new_zeros(bins).index_add_(0, regions, ones)
-
-
-def score_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
-    """The bin of each score, of ``bins`` equal bins over [0, 1]; int32, because counting and look-up are faster.
-
-    On a GPU, a score next to an edge may be rounded into the neighboring bin.
+def region_values(block: Block, scores: Tensor, table: Tensor) -> Tensor:
+    """The value of ``table`` [bins] in the bin of each negative of a block, [rows, C]; 0 for other samples.
 
     Args:
-        logits: Any shape.
-        p: Their scores.
-        bins: Number of bins.
+        block: The block.
+        scores: Its scores, [rows, C]; those of other samples are overwritten.
+        table: A value per bin of the score range, in the dtype of the scores.
+    """
+    if _compiled(scores):
+        from rankwise.losses import regions_numba
+
+        block.only_negatives(scores, -1)
+        values, edges = torch.empty_like(scores), _edges(len(table), scores.dtype)
+        regions_numba.values(_flat(block.logits), _flat(scores), edges, table.numpy(), _flat(values))
+        return values
+    return F.pad(table, (0, 1)).index_select(0, _negative_regions(block, scores, len(table))).view_as(scores)
+
+
+def histogram(regions: Tensor, bins: int, weights: Tensor) -> Tensor:
+    """The sum of the weights in each of ``bins`` regions, float64, without a host sync."""
+    return weights.new_zeros(bins, dtype=torch.float64).index_add_(0, regions, weights.double())
+
+
+def score_region(logits: Tensor, scores: Tensor, bins: int) -> Tensor:
+    """The bin of each score, of ``bins`` equal bins over [0, 1].
+
+    On a GPU, a score next to an edge may be rounded into the neighboring bin.
     """
     if logits.device.type != "cpu":
-        return p.mul(bins).int().clamp_(max=bins - 1)  # a search for scores near an edge would make the host wait
-    low, high = (p.mul(bins * (1 + error)).floor_() for error in (-SCORE_ERROR, SCORE_ERROR))
-    region, near = low.int(), high.sub_(low)
-    if near.sum() > 0:
-        near = near.bool()
-        region[near] = _exact_region(logits[near], p[near], bins)
-    return region
+        return scores.mul(bins).int().clamp_(max=bins - 1)
+    return torch.bucketize(logits, torch.from_numpy(_edges(bins, logits.dtype))[1:-1], right=True, out_int32=True)
 
 
-def _exact_region(logits: Tensor, p: Tensor, bins: int) -> Tensor:
-    """The same by comparing logits with the nearest edge, because a rounded score may be on the wrong side of it."""
-    nearest = p.mul(bins).round_().int()
-    below = torch.arange(bins + 1, dtype=torch.float64)
-    exact = torch.log(below / (bins - below))
-    edges = exact.to(logits.dtype)
-    edges = torch.where(edges < exact, torch.nextafter(edges, edges.new_tensor(math.inf)), edges)
-    return nearest.sub_(logits.lt(edges.index_select(0, nearest.flatten()).view_as(logits)).int())
+def _negative_regions(block: Block, scores: Tensor, bins: int) -> Tensor:
+    """The bin of the score of each negative of a block, flat; other samples get ``bins``."""
+    return block.only_negatives(score_region(block.logits, scores, bins), bins).flatten()
+
+
+@cache
+def _edges(bins: int, dtype: torch.dtype) -> np.ndarray:
+    """The logits where the bins start and end, -infinity to infinity: a rounded score may be on the wrong side."""
+    below = np.arange(bins + 1)
+    with np.errstate(divide="ignore"):
+        exact = np.log(below / (bins - below))
+    edges = exact.astype(np.float64 if dtype == torch.float64 else np.float32)
+    return np.where(edges < exact, np.nextafter(edges, edges.dtype.type(np.inf)), edges)
+
+
+def _compiled(values: Tensor) -> bool:
+    """Whether passes over these values are compiled by numba."""
+    return values.device.type == "cpu" and find_spec("numba") is not None
+
+
+def _flat(values: Tensor) -> np.ndarray:
+    return values.view(-1).numpy()

@@ -96,7 +96,8 @@ class DRLoss(SamplewiseLoss):
         """The sum of the unnormalized weights of the negatives per group, and their expected score, 0 without any."""
 
         def row_sums(block: Block) -> Tensor:
-            p, share = self._negative_shares(block)
+            p = block.logits.sigmoid()
+            share = block.only_negatives(p.div(self.negative_temperature).exp_())
             return torch.stack([share.sum(1), share.mul_(p).sum(1)])
 
         rows = torch.cat([samples.logits.new_zeros(2, 0), *over_blocks(samples, row_sums)], 1).double()
@@ -108,22 +109,18 @@ class DRLoss(SamplewiseLoss):
         """``pull`` times the gradient of the expected score of the negatives; ``pull`` includes the divisor."""
         logits = samples.values
         gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        expected, pull = expected.to(logits.dtype), pull.to(logits.dtype)
+        constant = (pull * (1 - expected / self.negative_temperature)).to(logits.dtype)
+        pull = pull.to(logits.dtype)
 
         def write(block: Block) -> None:
-            p, share = self._negative_shares(block)
-            rows = group[block.rows].unsqueeze(1)
-            slope = torch.sub(p, expected[rows], out=gradient[block.rows])
-            slope.div_(self.negative_temperature).add_(1).mul_(share).mul_(pull[rows])
-            slope.mul_(p).mul_(torch.sigmoid(-block.logits, out=p))  # 1 - p would be 0 near 1
+            p, rows = block.logits.sigmoid(), group[block.rows].unsqueeze(1) if len(pull) > 1 else 0
+            z = p.div(self.negative_temperature)
+            slope = torch.addcmul(constant[rows], z, pull[rows], out=gradient[block.rows])
+            slope.mul_(block.only_negatives(z.exp_())).mul_(p)
+            slope.mul_(torch.neg(block.logits, out=p).sigmoid_())  # 1 - p would be 0 near 1
 
         over_blocks(samples, write)
         return gradient
-
-    def _negative_shares(self, block: Block) -> tuple[Tensor, Tensor]:
-        """The scores of a block and their unnormalized weights, 0 for samples that are not negative."""
-        p = block.logits.sigmoid()
-        return p, block.only_negatives(p.sub(1).div_(self.negative_temperature).exp_())
 
 
 def _groups(samples: Samples) -> tuple[Tensor, int]:

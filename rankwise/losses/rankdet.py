@@ -7,7 +7,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from rankwise.losses.blocks import Block, negative_regions, over_blocks, total
+from rankwise.losses.blocks import Block, over_blocks, region_sums, region_values, total
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 from rankwise.pairsums import Method, product_sums
@@ -71,12 +71,9 @@ class RankDetLoss(SamplewiseLoss):
         """Number of negatives per group, and their mean score, float64 [groups]."""
 
         def sums(block: Block) -> Tensor:
-            p = block.logits.sigmoid()
-            regions = negative_regions(block, p, self.groups)
-            scores = torch.bincount(regions, p.flatten().double(), minlength=self.groups + 1)
-            return torch.stack([torch.bincount(regions, minlength=self.groups + 1).double(), scores])
+            return region_sums(block, block.logits.sigmoid(), self.groups)
 
-        count, score = total(over_blocks(samples, sums), like=samples.logits.new_zeros(2, self.groups + 1))[:, :-1]
+        count, score = total(over_blocks(samples, sums), like=samples.logits.new_zeros(2, self.groups))
         return count, score / count.clamp(min=1)
 
     def _ranking(self, scores: Tensor, mean: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,11 +114,11 @@ class RankDetLoss(SamplewiseLoss):
     def _negative_gradient(self, samples: Samples, push: Tensor) -> Tensor:
         """The gradient of all logits, given that of a score in each group; the caller then writes the positives."""
         gradient = torch.empty_like(samples.logits.detach(), memory_format=torch.contiguous_format)
-        push = torch.nn.functional.pad(push, (0, 1)).to(gradient.dtype)
+        push = push.to(gradient.dtype)
 
         def write(block: Block) -> None:
             p = block.logits.sigmoid()
-            pushes = push.index_select(0, negative_regions(block, p, self.groups)).view_as(p)
+            pushes = region_values(block, p, push)
             torch.sigmoid(-block.logits, out=gradient[block.rows]).mul_(p).mul_(pushes)  # 1 - p would be 0 near 1
 
         over_blocks(samples, write)
