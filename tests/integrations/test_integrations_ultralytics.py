@@ -79,8 +79,8 @@ def trained(yolo: WarmProcess, folder: Path, *words: str) -> Any:
 @installed
 @pytest.mark.slow
 def test_yolo11_learns_eight_images_by_its_own_trainer(yolo: WarmProcess, tmp_path: Path) -> None:
-    write_yolo(tmp_path, repeats=10)
-    found = trained(yolo, tmp_path, "yolo11n", "1", "20", "tune", "measure", "calibrate")
+    write_yolo(tmp_path, repeats=25)
+    found = trained(yolo, tmp_path, "yolo11n", "1", "4", "tune", "measure", "calibrate")
     assert found["terms"] == ["all"]
     assert found["ap50"] > 0.9
     assert found["tuned"] == ["all"]
@@ -91,11 +91,9 @@ def test_yolo11_learns_eight_images_by_its_own_trainer(yolo: WarmProcess, tmp_pa
 
 
 @installed
-def test_yolov8_trains_too_and_in_the_process_that_is_started_for_each_gpu(yolo: WarmProcess, tmp_path: Path) -> None:
+def test_yolov8_trains_too(yolo: WarmProcess, tmp_path: Path) -> None:
     write_yolo(tmp_path, repeats=1)
-    found = trained(yolo, tmp_path, "yolov8n", "0.5", "1", "ddp")
-    assert found["terms"] == ["all"]
-    assert found["worker"] == "WORKER all 0.5"
+    assert trained(yolo, tmp_path, "yolov8n", "0.5", "1")["terms"] == ["all"]
 
 
 @installed

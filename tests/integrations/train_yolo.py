@@ -1,14 +1,12 @@
 """Trains a slim YOLO by ranking with its own trainer, and prints what came of it as JSON: a process of its own.
 
-python train_yolo.py FOLDER KIND KEEP EPOCHS [tune] [measure] [calibrate] [resume] [ddp], where the folder is what
-`write_yolo` made. With "resume", the training is stopped after its first epoch and resumed in a new model. With "ddp",
-the file that ultralytics starts once per GPU is generated and started as one process on the CPU.
+python train_yolo.py FOLDER KIND KEEP EPOCHS [tune] [measure] [calibrate] [resume], where the folder is what
+`write_yolo` made. With "resume", the training is stopped after its first epoch and resumed in a new model.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import ultralytics
 import yaml
 from drawn_images import SIZE, draw
 from ultralytics import YOLO
-from ultralytics.utils.dist import generate_ddp_file
 
 import rankwise
 from rankwise.integrations.ultralytics import RankingTerm, use_ranking
@@ -65,26 +62,11 @@ def stop(trainer: Any) -> None:
     raise KeyboardInterrupt
 
 
-def announce(trainer: Any) -> None:
-    """Prints which parts rank, in a process that was started for several GPUs."""
-    print("WORKER", *replaced(trainer), trainer.model.criterion.bce.keep)
-
-
-def worker(folder: Path, kind: str, model: YOLO, settings: dict[str, Any]) -> str:
-    """What the generated file prints."""
-    model.add_callback("on_train_start", announce)
-    settings = settings | {"model": str(folder / f"{kind}.yaml"), "epochs": 1, "name": "worker"}
-    trainer = model._smart_load("trainer")(overrides=settings, _callbacks=model.callbacks)
-    trainer.model = trainer.get_model(cfg=model.model.yaml)
-    done = subprocess.run([sys.executable, generate_ddp_file(trainer)], capture_output=True, text=True, check=True)
-    return next(line for line in done.stdout.splitlines() if line.startswith("WORKER"))
-
-
 def settings_for(folder: Path) -> dict[str, Any]:
     """Settings of a training on the images of the folder, without augmentation."""
     settings = {"data": str(folder / "data.yaml"), "imgsz": SIZE, "batch": 8, "nbs": 8, "device": "cpu", "workers": 0}
     settings |= {"plots": False, "amp": False, "seed": 0, "project": str(folder), "exist_ok": True, "verbose": False}
-    return settings | {"optimizer": "AdamW", "lr0": 0.005, "lrf": 0.1, "val": False, **dict.fromkeys(STILL, 0)}
+    return settings | {"optimizer": "AdamW", "lr0": 0.012, "lrf": 0.1, "val": False, **dict.fromkeys(STILL, 0)}
 
 
 def main(folder: Path, kind: str, keep: float, epochs: int, *more: str) -> None:
@@ -94,8 +76,6 @@ def main(folder: Path, kind: str, keep: float, epochs: int, *more: str) -> None:
     model = use_ranking(YOLO(slim(folder, kind)), APELoss(), keep=keep)
     last = folder / "run" / "weights" / "last.pt"
     found: dict[str, Any] = {"terms": terms, "positives": counts}
-    if "ddp" in more:
-        found["worker"] = worker(folder, kind, use_ranking(YOLO(slim(folder, kind)), APELoss(), keep=keep), settings)
     if "resume" in more:
         model.add_callback("on_model_save", stop)
         try:
