@@ -16,7 +16,7 @@ from rankwise.losses import (
     Step,
     ValidNegatives,
 )
-from rankwise.pairsums.engines.torch import sigmoid, step
+from rankwise.pairsums.engines.torch import direct, many, sigmoid, step
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -88,9 +88,14 @@ def test_fast_is_dense_for_every_combination_of_options(dtype, method, scene, op
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
+@pytest.mark.parametrize("entries", [0, 1 << 21])
 @given(scene=scenes, options=options.map(possible), block=st.integers(1, 20), dtype=st.sampled_from(DTYPES))
-def test_torch_is_dense_with_tables_among_the_positives(scene, options, block, dtype):
+def test_torch_is_dense_with_tables_among_the_positives(scene, options, block, dtype, entries):
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct, "MAX_ENTRIES", 0)
+        patch.setattr(many, "MAX_ENTRIES", entries)
+        patch.setattr(many, "MIN_BLOCK", block)
+        patch.setattr(many, "POINTS_PER_POSITIVE", 1 << 20)
         patch.setattr(sigmoid, "MAX_PAIRWISE", block)
         patch.setattr(sigmoid, "MAX_ENTRIES", 1 << 14)
         patch.setattr(step, "MAX_PAIRWISE", 0)

@@ -327,6 +327,31 @@ def test_the_torch_engine_takes_few_operations(name, most):
     assert len(counted.names) <= most, counted.names
 
 
+class Numbers(TorchDispatchMode):
+    """Counts the numbers that operations return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        parts = result if isinstance(result, tuple | list) else [result]
+        self.total += sum(part.numel() for part in parts if isinstance(part, Tensor))
+        return result
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_positive_adds_no_more_work_for_the_torch_engine_among_many(name):
+    work = []
+    for positives in (10, 16_000):
+        logits, labels, quality = scene(*STAGES["middle"], positives=positives, rows=17_000)
+        with Numbers() as counted:
+            LOSSES[name](method="torch", check=False)(logits.requires_grad_(), labels, quality).backward()
+        work.append(counted.total)
+    assert (work[1] - work[0]) / 16_000 < 3000  # a number for each pair of positives would be 16,000
+
+
 def on_pretended_gpu(loss, logits: Tensor, labels: Tensor, quality: Tensor) -> tuple[Tensor, list[str]]:
     """The gradient, and what the host waits for."""
     with CountGPUWork() as first:  # copies what depends on the distance alone to the device

@@ -1,7 +1,7 @@
 """The engine for any device: histograms with moments, in few torch operations.
 
-`sigmoid` sums sigmoids, `direct` those of few positives in fewer operations, and `floors` those with a cutoff. `step`
-sums steps, by the cells of `edges`. `histogram` is for many samples on a CPU.
+`sigmoid` sums sigmoids, `direct` those of few positives in fewer operations, `many` those of many, and `floors` those
+with a cutoff. `step` sums steps, by the cells of `edges`. `histogram` is for many samples on a CPU.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from rankwise.pairsums.engines.torch.sigmoid import SigmoidSums
 from rankwise.pairsums.formula import Terms
 
 #: Most entries of the matrix.
-MAX_ENTRIES = 1 << 20
+MAX_ENTRIES = 1 << 19
 
 #: The widest range of cells, in units of 1/λ: e^z does not overflow there.
 MAX_RANGE = 700.0

@@ -20,7 +20,7 @@ from torch.nn.functional import softplus
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy
 from rankwise.pairsums.engines.dense import DenseSums
 from rankwise.pairsums.engines.groups import Group, Limits
-from rankwise.pairsums.engines.torch import histogram
+from rankwise.pairsums.engines.torch import histogram, many
 from rankwise.pairsums.engines.torch.blocks import blocks
 from rankwise.pairsums.engines.torch.floors import Floors
 from rankwise.pairsums.formula import Over, Sums
@@ -66,7 +66,8 @@ ABOVE = 37.0
 #: Most entries of a block of the matrix [positives, points].
 MAX_ENTRIES = 1 << 17
 
-#: Positives, sorted by quality, that are compared pair by pair; those of lower quality are summed from a table.
+#: Up to this many positives are compared pair by pair; more are left to `many`. If that is not possible, they are
+#: sorted by quality and compared in blocks of so many, and those of lower quality are summed from a table.
 MAX_PAIRWISE = 512
 
 
@@ -79,6 +80,7 @@ class Coarsening(NamedTuple):
     points: Tensor  # in units, [points]
     negated: Tensor  # -points
     by_power: Tensor  # [moments, cells, points of an interval]
+    lagrange: Tensor  # of the polynomials of the points by T_0, T_1, …, [points of an interval] twice
 
 
 @lru_cache(maxsize=64)
@@ -97,7 +99,7 @@ def coarsening(intervals: int, precision: Precision, width: float, device: torch
     by_power = np.einsum("bj,pjc->bcp", powers, chebyshev.chebval(inside, lagrange))
     every = (np.arange(intervals)[:, None] * cells + (at + 1) / 2 * cells) * width
     at_points = torch.from_numpy(every.ravel()).to(device)
-    return Coarsening(at_points, -at_points, torch.from_numpy(by_power).to(device))
+    return Coarsening(at_points, -at_points, *(torch.from_numpy(x).to(device) for x in (by_power, lagrange)))
 
 
 class Grid(NamedTuple):
@@ -109,6 +111,7 @@ class Grid(NamedTuple):
         cells: Number of cells, a multiple of those of an interval.
         first_unused: Whether the first cell contains only samples that are not negatives.
         above: Whether there may be values above all cells.
+        occupied: The intervals from that of the lowest positive to that of the highest.
     """
 
     scale: float
@@ -116,6 +119,7 @@ class Grid(NamedTuple):
     cells: int
     first_unused: bool
     above: bool
+    occupied: slice
 
 
 def locate(x: Tensor, origin: Tensor, scale: float, cells: int) -> tuple[Tensor, Tensor]:
@@ -142,13 +146,14 @@ class SigmoidSums:
         self.length = self.precision.interval
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
         self.layout = group.positives.new_full((1,), -grid.low)  # the cells' origin
-        self.points, self.negated, self.by_power = coarsening(
+        self.points, self.negated, self.by_power, self.lagrange = coarsening(
             grid.cells // self.length, self.precision, self.width, group.positives.device
         )
         floor = spec.floor(group.positives) if spec.has_floor else None
         self.floors = None if floor is None else Floors(floor, self)
-        self.few = len(group.positives) <= MAX_PAIRWISE
         self.rows = grid.cells + (0 if floor is None else len(floor))
+        self.few = len(group.positives) <= MAX_PAIRWISE
+        self.many = None if self.few or not many.is_possible(self) else many.ManyPositives(self)
 
     @classmethod
     def of(cls, group: Group, spec: RankingSpec) -> SigmoidSums | None:
@@ -163,10 +168,13 @@ class SigmoidSums:
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, since no formula with a sigmoid has others."""
+        excess = self.excess() if self.grid.above and self.with_error else 0
+        if self.many is not None:
+            over = self.many.over(self.coarsened(self.moments()).sum(0).flatten(), values[0], lower)
+            return over._replace(negatives=over.negatives._replace(error=over.negatives.error + excess))
         tables = [self.moments()] if self.few else [self.moments(), self._table(slice(None), values[0])]
         sums = self._sums_over(torch.stack(tables))
-        error = sums.error[0] + self.excess() if self.grid.above and self.with_error else sums.error[0]
-        negatives = Sums(sums.rank[0], error, None if sums.number is None else sums.number[0])
+        negatives = Sums(sums.rank[0], sums.error[0] + excess, None if sums.number is None else sums.number[0])
         if self.few:
             return Over(negatives, *DenseSums(self.group, self.spec).among(values, lower), 0)
         return Over(negatives, sums.rank[1:], self._lower(values[0]) if lower else None, 0)
@@ -176,6 +184,8 @@ class SigmoidSums:
         assert lower, "no formula pushes all positives with a sigmoid"
         if self.few:
             return DenseSums(self.group, self.spec).push(weights, lower)
+        if self.many is not None:
+            return self.many.push(weights)
         positives, quality = -self.group.positives, -self.group.quality
         group = Group(self.group.values[:0], self.group.skip, positives, quality)
         mirrored = SigmoidSums.of(group, self.spec)  # S(p_v - p_u) = S((-p_u) - (-p_v)), floors too
@@ -191,7 +201,7 @@ class SigmoidSums:
     def moments(self) -> Tensor:
         """The table of the negatives, [moments, rows]."""
         values, weight = self.group.values, self.group.weight
-        number, (scale, low, cells, first_unused, _) = self.precision.moments, self.grid
+        number, (scale, low, cells, first_unused, *_) = self.precision.moments, self.grid
         if self.precision is FINE:
             table = histogram.moments(values, histogram.Bins(scale, low, cells), weight)
             table[:, : int(first_unused)] = 0
@@ -242,9 +252,9 @@ class SigmoidSums:
             moments.append(moments[-1] * f)
         return self.points.new_zeros(len(moments), self.rows).index_add_(1, row, torch.stack(moments))
 
-    def chunks(self, number: int) -> list[slice]:
-        """Slices of a number of positives, one per block of the matrix."""
-        step = max(1, MAX_ENTRIES // len(self.points))
+    def chunks(self, number: int, columns: int | None = None) -> list[slice]:
+        """Slices of a number of positives, one per block of a matrix; its columns are the points unless given."""
+        step = max(1, MAX_ENTRIES // (columns or len(self.points)))
         return [slice(start, min(start + step, number)) for start in range(0, number, step)]
 
     def _sums_over(self, tables: Tensor, chosen: Tensor | slice = slice(None)) -> Sums:
@@ -300,6 +310,8 @@ class SigmoidSums:
 
     def table(self, weights: Tensor) -> Tensor:
         """Coefficients in each row of Σ_u weights_u · S(x - p_u), by powers of the offset, [moments · rows]."""
+        if self.many is not None:
+            return self.refined(self.many.at_points(weights)).flatten()
         values, u = torch.zeros_like(self.points), self.units
         for part in self.chunks(len(u)):
             s = (self.points - u[part, None]).sigmoid_()
@@ -370,7 +382,8 @@ def grid_of(group: Group, spec: RankingSpec) -> Grid | None:
     if not high - low <= precision.max_cells:
         return None
     cells = math.ceil((high - low) / precision.interval) * precision.interval
-    return Grid(scale, low, cells, first_unused, highest >= (low + cells) / scale)
+    first, last = (int((math.floor(end * scale) - low) // precision.interval) for end in (least, most))
+    return Grid(scale, low, cells, first_unused, highest >= (low + cells) / scale, slice(first, last + 1))
 
 
 def _limits(group: Group) -> Limits:

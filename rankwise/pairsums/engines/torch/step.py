@@ -25,7 +25,7 @@ MAX_RANGE, MAX_DISTANCE = 1e5, 1e7
 
 #: Up to this many positives, sums over pairs of positives are computed pair by pair: fewer operations, but each has P²
 #: entries. On a CPU the second, unless the sums are by quality.
-MAX_PAIRWISE, MAX_PAIRWISE_ON_CPU = 1024, 256
+MAX_PAIRWISE, MAX_PAIRWISE_ON_CPU = 512, 256
 
 
 class Ramps:
@@ -169,12 +169,13 @@ class StepSums:
         delta = self.spec.distance.delta
         ordered, order = p.sort()
         sorted_quality, by_quality = quality.sort()
+        place = torch.empty_like(order).scatter_(0, by_quality, torch.arange(len(order), device=order.device))
         ends = torch.searchsorted(ordered, torch.stack([p - delta, p + delta]))
         limit = torch.searchsorted(sorted_quality, quality)
         offset = p - p.median()
         weighted = torch.cat([values, values * offset]).T  # [P, 2K]
         total = pad(values[:, by_quality].cumsum(1), (1, 0))[:, limit]
-        low, high = dominance_sums(by_quality.argsort(), order.argsort(), limit, ends, weighted).transpose(1, 2)
+        low, high = dominance_sums(place[order], limit, ends, weighted[order]).transpose(1, 2)
         count, moment = (high - low).chunk(2)
         return total - high[: len(values)] + (moment - offset * count) * (0.5 / delta) + 0.5 * count
 
@@ -194,31 +195,35 @@ def evaluate(group: Group, spec: RankingSpec, layout: Tensor, table: Tensor, ups
         torch.addcmul(constant, slope, position, out=out[part])
 
 
-def dominance_sums(first_order: Tensor, second_order: Tensor, limit: Tensor, ends: Tensor, values: Tensor) -> Tensor:
-    """Two-dimensional prefix sums: over samples before a limit in one order and before an end in another, P log² P.
+def dominance_sums(keys: Tensor, limit: Tensor, ends: Tensor, values: Tensor) -> Tensor:
+    """Two-dimensional prefix sums: over samples before an end whose key is below a limit, P log P.
 
-    This is a merge-sort tree: blocks of 1, 2, 4, … samples of the first order, each sorted by the second. The first n
-    samples are at most one block of each size, by the binary digits of n, and the sum over a block up to an index of
-    the second order is a difference of two prefix sums.
+    This is a wavelet matrix: digit by digit of the binary keys, from the highest, samples with a 0 are moved before
+    those with a 1. The samples that agree with a limit in all higher digits stay side by side, in their order. If the
+    next digit of the limit is 1, those with a 0 are below it.
 
     Args:
-        first_order: Index of each sample in the first order, int64 [P]: a permutation.
-        second_order: Index of each sample in the second order, int64 [P]: a permutation.
-        limit: Of each query in the first order, int64 [P].
-        ends: Of each query in the second order, several at once, int64 [E, P].
+        keys: Of each sample, int64 [P]: a permutation.
+        limit: Of each query, int64 [Q].
+        ends: Indices one past the last sample of each query, several at once, int64 [E, Q].
         values: Summed values of each sample, several at once, float64 [P, K].
 
     Returns:
-        The sums, float64 [E, P, K].
+        The sums, float64 [E, Q, K].
     """
-    number = len(first_order)
+    index = torch.arange(len(keys), device=keys.device)
+    bounds = pad(ends, (0, 0, 1, 0))  # the first sample of each query, and one past the last
     result = values.new_zeros(*ends.shape, values.shape[1])
-    for level in range(number.bit_length()):
-        queries = (limit >> level & 1).nonzero().squeeze(1)
-        by_block = (first_order >> level) * (number + 1) + second_order  # then by the second order
-        keys, order = by_block.sort()
-        before = pad(values[order].cumsum(0), (0, 0, 1, 0))
-        block = (limit[queries] >> level) - 1
-        at = torch.searchsorted(keys, block * (number + 1) + ends[:, queries])
-        result[:, queries] += before[at] - before[block << level]
+    for level in range(len(keys).bit_length() - 1, -1, -1):
+        digit, digits = keys >> level & 1, limit >> level & 1
+        zeros = pad((1 - digit).cumsum(0), (1, 0))  # before each sample
+        before, number = zeros[:-1], zeros[-1]
+        moved = torch.addcmul(before, digit, index + number - 2 * before)  # multiplied, since `where` is slow
+        order = torch.empty_like(index).scatter_(0, moved, index)
+        keys, values = keys.index_select(0, order), values.index_select(0, order)
+        among_zeros = zeros.index_select(0, bounds.view(-1))
+        sums = pad(values.cumsum(0), (0, 0, 1, 0)).index_select(0, among_zeros).view(*bounds.shape, -1)
+        result.addcmul_(sums[1:] - sums[0], digits[:, None].double())
+        among_zeros = among_zeros.view_as(bounds)
+        bounds = torch.addcmul(among_zeros, digits, bounds + number - 2 * among_zeros)
     return result
