@@ -25,6 +25,7 @@ from rankwise.distributed import (
     barrier_and_close,
     broadcast_buffers,
 )
+from rankwise.errors import DataError
 from rankwise.evaluation.inference import evaluate_detector, evaluate_run
 from rankwise.evaluation.results import EvaluatedRun
 from rankwise.evaluation.tabulate import decimals
@@ -178,6 +179,12 @@ class Run:
                     if self.is_done() or all_reduce_any(due)[0]:
                         self.save()
             self.tracker.summarize(self.watch, at.skipped, at.faults)
+        except DataError as error:  # an unreadable image
+            again = f"rankwise train --resume {self.folder}"
+            raise DataError(
+                f"{error}\nThe run is saved. With a good image in its place, resume with: {again}\n"
+                f"To skip unreadable images: {again} --data.skip_bad true"
+            ) from error
         finally:
             self.tracker.close()
 
@@ -202,7 +209,8 @@ class Run:
             values, decision = self.train_step(batch, stop)
             at.step, at.batch = at.step + 1, at.batch + 1
             self.clock.step()
-            fit_to_budget(plan, self.clock, at, settings.minutes, self.fabric.broadcast)
+            if warning := fit_to_budget(plan, self.clock, at, settings.minutes, self.fabric.broadcast):
+                self.tracker.say(warning)
             images = min(settings.images_per_step, self.loader.images - (at.batch - 1) * settings.images_per_step)
             if self.tracker.step(at.step, at.epoch, values, images):
                 extra = {"skipped": at.skipped, "seconds": watch.seconds()}

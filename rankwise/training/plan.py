@@ -37,12 +37,14 @@ class Plan:
         steps_per_epoch: Steps in an epoch.
         interval: Steps between evaluations.
         base: The step where intervals start: with a time budget, that of the last evaluation.
+        provisional: Whether there is a time budget and no step has been timed yet.
     """
 
     steps: int
     steps_per_epoch: int
     interval: int
     base: int = 0
+    provisional: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, steps_per_epoch: int, at: Progress) -> Plan:
@@ -60,7 +62,7 @@ class Plan:
             raised = 60 * settings.minutes > 1.2 * at.seconds > 0
             steps = int(at.step * 60 * settings.minutes / at.seconds) if raised else PROVISIONAL
             steps = at.steps if at.steps > at.step or (at.steps and not raised) else steps
-            return cls(steps, steps_per_epoch, -(-steps // EVALUATIONS), at.evaluated)
+            return cls(steps, steps_per_epoch, -(-steps // EVALUATIONS), at.evaluated, not at.steps)
         every = settings.evaluate_every or max(1, round(settings.epochs / EVALUATIONS))
         return cls(settings.epochs * steps_per_epoch, steps_per_epoch, every * steps_per_epoch)
 
@@ -138,7 +140,7 @@ class Clock:
 
     def left(self, plan: Plan, step: int) -> float | None:
         """Seconds until the end of the run, including the last evaluation and the figures; None if unknown."""
-        if self.step_seconds is None:
+        if self.step_seconds is None or plan.provisional:
             return None
         evaluations = plan.evaluations_after(step) + 1  # the final results are a separate evaluation
         return (plan.steps - step) * self.step_seconds + evaluations * self.evaluation_seconds
@@ -153,22 +155,27 @@ class Clock:
             evaluation = min(evaluation, EVALUATION_SHARE / 2 * 60 * minutes)
         left = 60 * minutes - self.spent - evaluation - DRAWING
         share = min(EVALUATION_SHARE, EVALUATIONS * evaluation / (60 * minutes))
-        plan.steps = max(step + 1, step + int((1 - share) * left / max(seconds, 1e-6)))
+        plan.steps = step + max(0, int((1 - share) * left / max(seconds, 1e-6)))
         plan.interval = max(1, -(-plan.steps // EVALUATIONS), int(evaluation / EVALUATION_SHARE / max(seconds, 1e-6)))
 
 
 def fit_to_budget(
     plan: Plan, clock: Clock, at: Progress, minutes: float, broadcast: Callable[[tuple[int, int]], tuple[int, int]]
-) -> None:
+) -> str:
     """With a time budget, adjusts the length of the run from time to time to the measured durations.
 
-    The plan is modified in the same way in all processes: ``broadcast`` sends a value of rank 0 to all.
+    The plan is modified in the same way in all processes: ``broadcast`` sends a value of rank 0 to all. Returns a
+    warning if the budget is used up when the first steps have been timed.
     """
     # More often at first: after 5, 10, 20, 40, … steps, and after each evaluation.
     if minutes and (at.step in RETHINK or (at.evaluated and at.step == at.evaluated + 1)):
         clock.fit(plan, at.step, minutes)
         plan.steps, plan.interval = broadcast((plan.steps, plan.interval))
         at.steps, plan.base = plan.steps, at.evaluated
+        first, plan.provisional = plan.provisional, False
+        if first and plan.steps == at.step:
+            return f"--minutes {minutes:g} is too short: the run stops after {at.step} steps, to be evaluated"
+    return ""
 
 
 def format_duration(seconds: float | None) -> str:

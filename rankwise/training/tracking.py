@@ -176,7 +176,7 @@ class Tracker:
         """Epoch, remaining time, losses and AP, and as much of the rest as fits."""
         losses = [f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in self._shown.items()]
         parts = [
-            f"epoch {epoch + 1}/{self.plan.epochs}",
+            f"epoch {epoch + 1}" + ("" if self.plan.provisional else f"/{self.plan.epochs}"),
             f"{format_duration(self.clock.left(self.plan, step))} left",
             *losses,
             f"AP {'–' if self.ap is None else f'{self.ap:.1f}'}",

@@ -175,6 +175,7 @@ def test_a_corrupt_image_is_an_error_without_skip_bad_and_the_run_can_resume(tmp
     flags = ["shapes", *TINY, "--data", data, f"--data.workers={workers}", "--batch_size=1"]
     said = finish(*flags, "--run", tmp_path / "run", log=tmp_path / "log", code=2)
     assert "train07.jpg: cannot be read as an image" in said
+    assert f"rankwise train --resume {tmp_path / 'run'} --data.skip_bad true\n" in said
     assert "Traceback" not in said
     write_coco(tmp_path / "good")
     (data / "train" / "train07.jpg").write_bytes((tmp_path / "good" / "train" / "train07.jpg").read_bytes())

@@ -80,6 +80,19 @@ def test_a_time_budget_is_kept_when_the_machine_slows_down(monkeypatch, slower):
     assert at.steps == plan.steps
 
 
+def test_a_run_with_a_budget_that_is_too_short_stops_when_its_steps_are_timed_and_says_so(monkeypatch):
+    time, at, said = Time(monkeypatch), Progress(), []
+    plan, clock = Plan.of(TrainSettings(minutes=0.01), 7, at), Clock(evaluation_guess=1)
+    while at.step < plan.steps:
+        time.now += 1
+        at.step += 1
+        clock.step()
+        assert clock.left(plan, at.step) is None  # the provisional length says nothing
+        said.append(fit_to_budget(plan, clock, at, 0.01, lambda value: value))
+    assert said == ["", "", "", "", "--minutes 0.01 is too short: the run stops after 5 steps, to be evaluated"]
+    assert plan.is_due(at.step)
+
+
 def test_a_resumed_run_keeps_the_length_from_its_time_budget():
     minutes = TrainSettings(minutes=5)
     assert Plan.of(minutes, 7, Progress(step=50, seconds=30, steps=900)).steps == 900
