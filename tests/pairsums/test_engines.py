@@ -57,6 +57,17 @@ def test_many_samples_at_the_ends_of_ramps_get_the_gradient_of_the_definition_in
 
 
 @pytest.mark.usefixtures("_as_many")
+@pytest.mark.parametrize("distance", [Step(), Step(0.25), SigmoidCrossEntropy()])
+@pytest.mark.parametrize("ties", [False, True])
+def test_many_samples_with_a_cutoff_get_the_gradient_of_the_definition_in_torch(distance, ties):
+    def make(method: str) -> PairwiseError:
+        return PairwiseError(distance, ValidNegatives(), method=method)
+
+    logits, labels, quality = scene(0, 1.5, 0.5, 1.5, positives=100, rows=900)
+    assert_exact(make, "torch", (logits * 4).round() / 4 if ties else logits, labels, quality)
+
+
+@pytest.mark.usefixtures("_as_many")
 def test_many_samples_of_any_finite_float32_are_summed_right_in_torch():
     huge("torch")
 
