@@ -46,7 +46,7 @@ from rankwise.training.schedule import build_optimizer, head_lr, lr_factor, set_
 from rankwise.training.signals import Interrupted, StopFlag, stop_signals
 from rankwise.training.start import announcement
 from rankwise.training.state import Progress, RunState, fixed_settings, read_checkpoint
-from rankwise.training.step import Buffers, Parts, PlainForward, compile_step, finite
+from rankwise.training.step import Buffers, Parts, PlainForward, compile_errors, compile_step, finite
 from rankwise.training.tracking import Stopwatch, Tracker
 from rankwise.types import Batch, Predictions
 
@@ -167,7 +167,7 @@ class Run:
             self.tracker.say(warning)
         children = getattr(self.fabric.strategy.launcher, "procs", [])
         try:
-            with stop_signals(children) as stop, self.tracker.display(at.step):
+            with compile_errors(self.folder), stop_signals(children) as stop, self.tracker.display(at.step):
                 if self.recipe.train.init and at.step == 0:
                     self.evaluate(stop)  # fine-tuning on few images can end below its start, which then stays the best
                 while not self.is_done():

@@ -38,6 +38,7 @@ def announcement(
         f"{type(recipe.loss).__name__}, {type(recipe.assign).__name__}",
         f"weights   {weights}",
         f"run       {folder}/",
+        *(["compile   torch.compile runs in the first step, which can take minutes"] if recipe.train.compile else []),
         *balance_lines(train, recipe.data.balance),
         *(warnings(train, sizes, bool(recipe.data.balance)) if isinstance(train.records, list) else []),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rankwise.criterion import Criterion, Losses
+from rankwise.errors import SettingsError
+from rankwise.files.names import shown
 from rankwise.models import Detector
 from rankwise.training.tracking import Stopwatch
 from rankwise.types import Batch, Predictions
@@ -43,6 +46,20 @@ def compile_step(model: nn.Module, criterion: Criterion, device: torch.device) -
     if device.type != "cpu":
         criterion.compile_losses()
     return torch.compile(model)  # type: ignore[return-value]
+
+
+@contextmanager
+def compile_errors(folder: Path) -> Iterator[None]:
+    """Context manager that turns errors of torch.compile, such as a missing C++ compiler, into a SettingsError."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        raise SettingsError(
+            f"--train.compile: torch.compile does not work here ({shown(str(error).strip().splitlines()[0])})\n"
+            f"To continue without it: rankwise train --resume {folder} --train.compile false"
+        ) from error
 
 
 def whole_batch_backward(

@@ -2,16 +2,18 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from rankwise.assign import ATSS, IoUThreshold
 from rankwise.criterion import Criterion
+from rankwise.errors import SettingsError
 from rankwise.losses import APELoss, FocalLoss
 from rankwise.models import Detector
 from rankwise.models.settings import BackboneSettings, DetectorSettings, HeadSettings, InputSettings, NeckSettings
-from rankwise.training.step import PlainForward, compile_step
+from rankwise.training.step import PlainForward, compile_errors, compile_step
 from rankwise.types import Predictions, Target
 
 
@@ -85,3 +87,17 @@ def test_on_a_gpu_the_criterion_is_compiled_too(monkeypatch) -> None:
     assert "losses_of" not in vars(criterion)
     compile_step(model, criterion, torch.device("cuda"))
     assert "losses_of" in vars(criterion)
+
+
+def test_a_failing_compiler_gives_a_message_with_the_way_on() -> None:
+    def broken(graph, inputs):
+        raise OSError("no C++ compiler")
+
+    torch.compiler.reset()
+    with (
+        pytest.raises(SettingsError, match=r"no C\+\+ compiler.*\n.*--resume RUN --train.compile false"),
+        compile_errors(Path("RUN")),
+    ):
+        torch.compile(torch.nn.Tanh(), backend=broken)(torch.ones(3))
+    with pytest.raises(OSError, match="something else"), compile_errors(Path("RUN")):
+        raise OSError("something else")
