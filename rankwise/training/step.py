@@ -56,7 +56,7 @@ def compile_errors(folder: Path) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
-        reason = " ".join(str(error).partition("\n\nSet TORCH")[0].split())[:300]  # without advice for torch's developers
+        reason = " ".join(str(error).partition("\n\nSet TORCH")[0].split())[:300]  # without torch's advice on debugging
         raise SettingsError(
             f"--train.compile: torch.compile does not work here ({shown(reason)})\n"
             f"To continue without it: rankwise train --resume {folder} --train.compile false"
