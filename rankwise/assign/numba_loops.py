@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from rankwise.jit import compiled
 from rankwise.threads import in_parts
 
 #: Minimum number of (object, anchor) pairs per thread, so that the work outweighs starting it.
@@ -76,16 +74,7 @@ def fit(values: Tensor, valid: Tensor, tolerance: float, floor: float, iteration
     return parameters, converged
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """Compiles a function on its first call; division by 0 gives infinity, so that loops can be vectorized."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # there is no folder for the cache
-        return numba.njit(**options)(function)
-
-
-@jit
+@compiled
 def _nearest(points, x, y, ends, k, found):  # type: ignore[no-untyped-def]
     distance = np.empty(len(x), np.float32)
     best = np.empty(k, np.float32)
@@ -112,7 +101,7 @@ def _nearest(points, x, y, ends, k, found):  # type: ignore[no-untyped-def]
             start, column = end, column + taken
 
 
-@jit
+@compiled
 def _iou_row(box, x1, y1, x2, y2, area, row):  # type: ignore[no-untyped-def]
     """IoUs of a box with all anchors, bit-identical to `rankwise.boxes.table_iou`."""
     zero, tiny = np.float32(0), np.float32(1e-12)
@@ -125,7 +114,7 @@ def _iou_row(box, x1, y1, x2, y2, area, row):  # type: ignore[no-untyped-def]
         row[a] = shared / (own + area[a] - shared)
 
 
-@jit
+@compiled
 def _areas(x1, y1, x2, y2):  # type: ignore[no-untyped-def]
     area = np.empty(len(x1), np.float32)
     zero, tiny = np.float32(0), np.float32(1e-12)
@@ -134,7 +123,7 @@ def _areas(x1, y1, x2, y2):  # type: ignore[no-untyped-def]
     return area
 
 
-@jit
+@compiled
 def _overlaps(boxes, bounds, anchors, iou, owner, best_iou, best_anchor):  # type: ignore[no-untyped-def]
     x1, y1, x2, y2 = anchors[0], anchors[1], anchors[2], anchors[3]
     area = _areas(x1, y1, x2, y2)
@@ -156,7 +145,7 @@ def _overlaps(boxes, bounds, anchors, iou, owner, best_iou, best_anchor):  # typ
             best_anchor[t] = at
 
 
-@jit
+@compiled
 def _claim_best(boxes, bounds, anchors, best_iou, below, owner):  # type: ignore[no-untyped-def]
     x1, y1, x2, y2 = anchors[0], anchors[1], anchors[2], anchors[3]
     area = _areas(x1, y1, x2, y2)
@@ -174,7 +163,7 @@ def _claim_best(boxes, bounds, anchors, best_iou, below, owner):  # type: ignore
                     claim[a] = row[a]
 
 
-@jit
+@compiled
 def _fit(values, valid, tolerance, floor, iterations, parameters, converged):  # type: ignore[no-untyped-def]
     rows, columns = values.shape
     share = np.empty(columns)
