@@ -17,11 +17,12 @@ $(STAMP): pyproject.toml
 run: install  ## Train on the built-in dataset, evaluate, and draw what the detector finds.
 	$(BIN)/rankwise train shapes_paa --run runs/default --overwrite
 
-test: install  ## Lint and test, beside each other: one core lints while the other starts to test.
+test: install  ## Lint and test, beside each other: one core lints while the other compiles kernels and starts to test.
 	$(MAKE) --jobs 2 lint pytest
 
 # Files of tests side by side, one thread each: that is quicker than one after the other on several threads.
 pytest: install
+	$(BIN)/python -m tests.compile_kernels
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # rfdetr's training extra pins another hotcoco than ours: an environment of its own, on top of the usual one.

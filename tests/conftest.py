@@ -22,6 +22,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job;
 #: Folders of which no file takes ten seconds.
 QUICK = {"assign", "boxes", "data", "evaluation", "models"}
 
+#: Tests that export detectors: the first export of a process takes half a minute longer than the next.
+EXPORTING = ("tests/export/", "tests/docs/test_docs_blocks.py", "tests/models/test_models_detector.py")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first and quick ones last, so that no process of several has a long one at the end.
@@ -39,12 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files of tests to the processes as they are free; those of the export go to one, which traces a detector once."""
+    """Files of tests to the processes as they are free; those that export go to one."""
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/export" if nodeid.startswith("tests/export/") else super()._split_scope(nodeid)
+            return "exporting" if nodeid.startswith(EXPORTING) else super()._split_scope(nodeid)
 
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 

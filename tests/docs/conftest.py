@@ -21,7 +21,8 @@ SMALL = {
     "train": [
         *("--epochs", "1", "--batch_size", "4", "--model.input.short_side", "64", "--model.input.max_side", "64"),
         *("--model.backbone.args", '{"channels": [8, 8, 16, 16], "stem_width": 8}', "--model.neck.channels", "8"),
-        *("--model.head.channels", "8", "--train.accelerator", "cpu"),
+        *("--model.neck.extra_levels", "0", "--model.head.channels", "8", "--model.head.depth", "1"),
+        *("--train.accelerator", "cpu"),
     ],
 }
 #: Begins with weights from a hub: only parsed.

@@ -49,7 +49,7 @@ def train(loss: Loss, seed: int = 0) -> float:
     )
     detector = Detector(settings, dataset.classes)
     criterion = Criterion(loss, ATSS(), BOX.get(type(loss).__name__))
-    optimizer = torch.optim.AdamW(detector.parameters(), lr=0.004, weight_decay=0.05)
+    optimizer = torch.optim.AdamW(detector.parameters(), lr=0.004, weight_decay=0.05, fused=True)
     steps, rate = GENTLY.get(type(loss).__name__, (60, 0.01))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps)
     for _ in range(steps):
