@@ -200,10 +200,14 @@ def _annotations(
             what = f"belongs to image {shortened(entry.get('image_id'))}, which the file does not list"
             kind, todo = "unknown image", "add the image or remove the annotation"
         elif label is None:
-            what = f"has category {shortened(entry.get('category_id'))}, which the file does not list"
+            what = "has no category_id"
+            if "category_id" in entry:
+                what = f"has category {shortened(entry['category_id'])}, which the file does not list"
             kind, todo = "unknown category", "add the category or remove the annotation"
         elif box is None:
-            what, todo = f"has {shortened(entry.get('bbox'))} as bbox", "give four numbers: left, top, width, height"
+            what = f"has {shortened(entry['bbox'])} as bbox" if "bbox" in entry else "has no bbox"
+            todo = "give four numbers: left, top, width, height"
+            todo += "; outlines alone are not read" if "bbox" not in entry and "segmentation" in entry else ""
         elif crowd is None:
             what, todo = f"has {shortened(entry.get('iscrowd'))} as iscrowd", "give 0, or 1 for a crowd"
         else:

@@ -241,6 +241,11 @@ class AnnotationCollector:
                 f"{counted(len(boxes), 'box', 'boxes')}, all within the first pixel: their corners look like fractions"
             )
             self.add_fault("boxes as fractions", self._images[owner[0]].file, what, "give them in pixels")
+        if self.box_word == "annotation" and outside.any() and np.all((boxes[:, :2] < sides) & (sides <= sizes[owner])):
+            what = f"all {len(boxes):,} boxes look like left, top, right, bottom"
+            self.add_fault(
+                "boxes as corners", self._images[owner[0]].file, what, "COCO has left, top, width, height: convert them"
+            )
         for row in np.flatnonzero(~finite | empty | outside):
             self._box_fault(int(row), boxes[row], bool(finite[row]), bool(empty[row]), bool(seen[row]))
         self.clipped = int((finite & ~empty & ~outside & (beyond >= TOLERANCE)).sum())

@@ -53,9 +53,10 @@ def shortened(value: Any) -> str:
 
 
 def listed(names: Sequence[str], most: int | None = None) -> str:
-    """Names of classes in a row; of more than ``most``, the number of the others."""
+    """Names of classes, those with commas in quotes; of more than ``most``, the number of the others."""
     rest = len(names) - most if most else 0
-    return ", ".join(map(brief, names[:most])) + (f" and {rest} more" if rest > 0 else "")
+    first = (f"'{brief(name)}'" if "," in name else brief(name) for name in names[:most])
+    return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _bounded(text: str, most: int) -> str:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -194,7 +195,8 @@ def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except PermissionError as error:
         raise DataError(f"{name}: no permission to read the image; check its access rights") from error
     except Exception as error:  # decoders raise OSError, RuntimeError, SyntaxError, struct.error and more
-        raise DataError(f"{name}: cannot be read as an image ({_reason(error)}); replace or remove it") from error
+        reason = "the file is empty" if Path(path).is_file() and not Path(path).stat().st_size else _reason(error)
+        raise DataError(f"{name}: cannot be read as an image ({reason}); replace or remove it") from error
 
 
 def _reason(error: Exception) -> str:

@@ -110,6 +110,24 @@ def box(values):
     return change
 
 
+def without(key):
+    def change(content, root):
+        del content["annotations"][0][key]
+
+    return change
+
+
+def only_outline(content, root):
+    content["annotations"][0]["segmentation"] = [[1, 2, 9, 2, 9, 8]]
+    without("bbox")(content, root)
+
+
+def corners(content, root):
+    for entry in content["annotations"]:
+        left, top, width, height = entry["bbox"]
+        entry["bbox"] = [left, top, left + width, top + height]
+
+
 COCO_FAULTS = {
     "missing image": (
         remove_image,
@@ -181,6 +199,15 @@ COCO_FAULTS = {
     ),
     "no numbers": (box([1, 2, "x", None]), "as bbox; give four numbers"),
     "no box": (box(None), "annotation 1 has None as bbox; give four numbers"),
+    "outline": (
+        only_outline,
+        "annotation 1 has no bbox; give four numbers: left, top, width, height; outlines alone are",
+    ),
+    "no category": (without("category_id"), "annotation 1 has no category_id; add the category"),
+    "corners": (
+        corners,
+        f"{TRAIN}: all 31 boxes look like left, top, right, bottom; COCO has left, top, width, height",
+    ),
 }
 
 
@@ -227,6 +254,10 @@ def write_text(path: Path) -> None:
     path.write_text("not an image")
 
 
+def write_nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
 def write_smaller(path: Path) -> None:
     Image.open(path).resize((40, 30)).save(path)
 
@@ -240,6 +271,7 @@ def write_turned(path: Path) -> None:
 PIXEL_FAULTS = {
     "truncated": (write_truncated, "train/picture000.jpg: cannot be read as an image (", "unreadable image"),
     "no image": (write_text, "(unknown image format); replace or remove it", "unreadable image"),
+    "empty": (write_nothing, "(the file is empty); replace or remove it", "unreadable image"),
     "wrong size": (
         write_smaller,
         "train/picture000.jpg: the file has 40 × 30 pixels, the annotations say",
