@@ -1,7 +1,7 @@
 """The table of `rankwise reproduce choose` with a frozen backbone, whose features are computed once.
 
     python tools/choose_frozen.py --data voc --pretrained mobilenetv2_100.safetensors [--seeds 3] [--epochs 4]
-        [--size 160] [--out runs/reproduce/voc_frozen]
+        [--size 160] [--rows "APE, PAA*" "Focal, PAA"] [--out runs/reproduce/voc_frozen]
 
 All rows train neck and head of the recipe photos_mobilenet with 48 channels, on a dataset in COCO format. A run of four
 epochs on 2,400 images takes about two minutes on one core instead of ten. Finished runs are not repeated; after each
@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--size", type=int, default=160, help="Longer side of the input in pixels.")
+    names = [row.name for row in TABLES["choose"].rows]
+    parser.add_argument("--rows", nargs="+", choices=names, default=names, help="Only these rows.")
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce/voc_frozen"))
     config = parser.parse_args()
     rows, folder = TABLES["choose"].rows, config.out / "choose"
@@ -46,7 +48,7 @@ def main() -> None:
     command = f"python tools/choose_frozen.py {shlex.join(sys.argv[1:])}"
     measured: dict[str, list[dict[str, float | None]]] = {row.name: [] for row in rows}
     for seed in range(config.seeds):
-        for row in rows:
+        for row in [row for row in rows if row.name in config.rows]:
             measured[row.name].append(one_run(config, row, seed))
             results = Results("choose", measured, command)
             (folder / "choose.json").write_text(json.dumps(results.to_dict(), indent=1) + "\n")
