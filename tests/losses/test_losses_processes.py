@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributed import all_reduce, destroy_process_group, init_process_group
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 from rankwise.losses import (
     ALRPLoss,
@@ -75,7 +75,7 @@ def process(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> list[dict[tuple[str, str], dict[str, Tensor]]]:
     folder = tmp_path_factory.mktemp("processes")
-    spawn(process, (str(folder),), nprocs=2)
+    start_processes(process, (str(folder),), nprocs=2, start_method="fork")  # which needs no imports
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 
