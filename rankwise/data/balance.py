@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankwise.data.dataset import DetectionDataset
-from rankwise.files.names import brief
+from rankwise.files.names import short_name
 
 
 def class_shares(dataset: DetectionDataset) -> NDArray[np.float64]:
@@ -70,5 +70,5 @@ def balance_lines(dataset: DetectionDataset, balance: bool | float) -> list[str]
     rare = int(np.argmin(np.where(shares > 0, shares, np.inf)))
     return [
         f"balance   an epoch has {epoch_images(factors):,} images instead of {len(dataset):,}: images of rare "
-        f"classes are repeated, those with '{brief(dataset.classes[rare])}' {max(factors):.1f} times"
+        f"classes are repeated, those with '{short_name(dataset.classes[rare])}' {max(factors):.1f} times"
     ]

@@ -22,7 +22,7 @@ from rankwise.data.folder import Folder
 from rankwise.data.formats import class_mismatch, shared_images
 from rankwise.data.splits import matching_splits
 from rankwise.errors import DataError
-from rankwise.files.names import brief, counted, shown
+from rankwise.files.names import counted, short_name, shown
 from rankwise.files.parsing import ParseError, read_bytes
 from rankwise.images.reading import MAX_PIXELS, read_image
 
@@ -308,7 +308,7 @@ def _class_table(splits: Sequence[SplitReport]) -> Table:
         table.add_column(Text(shown(split.name)), justify="right")
     names = dict.fromkeys(name for split in splits for name in split.classes)
     for name in names:
-        table.add_row(Text(brief(name)), *(f"{split.classes.get(name, 0):,}" for split in splits))
+        table.add_row(Text(short_name(name)), *(f"{split.classes.get(name, 0):,}" for split in splits))
     return table
 
 

@@ -16,7 +16,7 @@ from rankwise.data.dataset import DetectionDataset, ImageRecord, Transform
 from rankwise.data.finding import find_source
 from rankwise.data.splits import matching_splits, resolve_split
 from rankwise.errors import DataError
-from rankwise.files.names import listed
+from rankwise.files.names import join_names
 from rankwise.images.reading import MAX_PIXELS
 
 #: Fraction of the images held out if there is no validation split.
@@ -85,7 +85,7 @@ def open_dataset(
         raise DataError(f"{folder}: no usable images in the {split} split; rankwise data check {folder} says why")
     if classes is not None:
         if missing := [name for name in classes if name not in reading.classes]:
-            notes.append(f"{name}: no objects of the classes {listed(missing)}")
+            notes.append(f"{name}: no objects of the classes {join_names(missing)}")
         reading, records = _with_classes(reading, records, list(classes), f"{folder}: {name}")
     return DetectionDataset(
         records, reading.classes, reading.category_ids, transform, notes, skip_bad=skip_bad, max_pixels=max_pixels
@@ -129,9 +129,9 @@ def class_mismatch(where: str, found: Sequence[str], wanted: Sequence[str]) -> s
         return None
     missing, unknown = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     return (
-        f"{where} has the classes {listed(found)}, but training has {listed(wanted)}"
-        + (f" (missing here: {listed(missing)})" if missing else "")
-        + (f" (unknown there: {listed(unknown)})" if unknown else "")
+        f"{where} has the classes {join_names(found)}, but training has {join_names(wanted)}"
+        + (f" (missing here: {join_names(missing)})" if missing else "")
+        + (f" (unknown there: {join_names(unknown)})" if unknown else "")
         + "; use the same names in both"
     )
 

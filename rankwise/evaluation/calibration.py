@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rankwise.evaluation.isotonic import centered_isotonic
 from rankwise.evaluation.matching import Matches
-from rankwise.files.names import listed
+from rankwise.files.names import join_names
 from rankwise.models.score_map import IDENTITY, Curve, ScoreMap, checked, expit, logit
 
 #: The fit of all classes has the weight of this many matches of a class.
@@ -103,9 +103,9 @@ def describe(score_map: ScoreMap, classes: Sequence[str]) -> str:
     isotonic = [name for name, curve in zip(classes, score_map.curves, strict=True) if curve.kind == "isotonic"]
     logistic = len(classes) - len(isotonic)
     parts = [f"logistic for {logistic} of {len(classes)} classes"] if logistic else []
-    parts += [f"isotonic for {listed(isotonic, 5)}"] if isotonic else []
+    parts += [f"isotonic for {join_names(isotonic, 5)}"] if isotonic else []
     pooled = [classes[label] for label in score_map.pooled]
-    note = f"; the map of all classes together for {listed(pooled, 5)}: no validation objects" if pooled else ""
+    note = f"; the map of all classes together for {join_names(pooled, 5)}: no validation objects" if pooled else ""
     return f"{', '.join(parts)}{note}"
 
 

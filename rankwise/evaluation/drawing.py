@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rankwise.evaluation.colors import RGB, class_color, text_color
 from rankwise.evaluation.matching import match
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
-from rankwise.files.names import brief, shown
+from rankwise.files.names import short_name, shown
 from rankwise.numpy_boxes import nms
 
 if TYPE_CHECKING:  # exported detectors draw without torch
@@ -235,12 +235,12 @@ def _objects(target: Target) -> ObjectTable:
 
 def _class_captions(objects: ObjectTable, classes: Sequence[str]) -> list[str]:
     rows = zip(objects.labels.tolist(), objects.crowd.tolist(), strict=True)
-    return [f"{brief(classes[label])}{' (crowd)' if crowd else ''}" for label, crowd in rows]
+    return [f"{short_name(classes[label])}{' (crowd)' if crowd else ''}" for label, crowd in rows]
 
 
 def _score_captions(table: DetectionTable, classes: Sequence[str]) -> list[str]:
     rows = zip(table.labels.tolist(), table.scores.tolist(), strict=True)
-    return [f"{brief(classes[label])} {score:.2f}" for label, score in rows]
+    return [f"{short_name(classes[label])} {score:.2f}" for label, score in rows]
 
 
 def _draw_boxes(

@@ -25,7 +25,7 @@ from rankwise.evaluation.paa_figures import draw_figures, paa_of_recipe
 from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_results
 from rankwise.evaluation.tabulate import score_lines
 from rankwise.evaluation.thresholds import at_scores
-from rankwise.files.names import listed, shown
+from rankwise.files.names import join_names, shown
 from rankwise.files.writing import make_folder, write_picture, write_text
 from rankwise.from_dict import from_dict
 from rankwise.models import Detector, TestSettings, weights
@@ -204,7 +204,8 @@ def evaluate_run(
     dataset = dataset.with_transform(EvalTransform(detector.settings.input))
     if dataset.classes != list(detector.classes):
         raise DataError(
-            f"{run} was trained for the classes {listed(detector.classes)}; this dataset has {listed(dataset.classes)}"
+            f"{run} was trained for the classes {join_names(detector.classes)}; this dataset has "
+            f"{join_names(dataset.classes)}"
         )
     trained = from_dict(TrainSettings, read_section(run, "train"), f"{run / 'recipe.yaml'}: train")
     batch_size = batch_size or trained.evaluate_batch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rankwise.evaluation.calibration import describe
 from rankwise.evaluation.thresholds import WIDE
-from rankwise.files.names import brief
+from rankwise.files.names import short_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +72,7 @@ def _classes(evaluation: Evaluation) -> Table:
         # A run has one threshold per class, and none for all classes together.
         given = evaluation.given_thresholds and row == len(rows)
         last = ["–" if given else decimals(cut.score, 3)] + ([_interval(cut, "–")] if known else [])
-        label = Text(brief(name))
+        label = Text(short_name(name))
         table.add_row(label, f"{count:,}", decimals(ap), *(decimals(value) for value in percent), *last)
     return table
 

@@ -33,7 +33,7 @@ def wrapped(line: str, indent: int = 10) -> str:
     return fill(line, 80, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
-def brief(name: str) -> str:
+def short_name(name: str) -> str:
     """The name of a class for a message or a table: escaped, and shortened if it is long."""
     return _bounded(shown(name), _NAME)
 
@@ -52,10 +52,10 @@ def shortened(value: Any) -> str:
     return _bounded(shown(repr(value)), _VALUE)
 
 
-def listed(names: Sequence[str], most: int | None = None) -> str:
+def join_names(names: Sequence[str], most: int | None = None) -> str:
     """Names of classes, those with commas in quotes; of more than ``most``, the number of the others."""
     rest = len(names) - most if most else 0
-    first = (f"'{brief(name)}'" if "," in name else brief(name) for name in names[:most])
+    first = (f"'{short_name(name)}'" if "," in name else short_name(name) for name in names[:most])
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
 
 

@@ -12,7 +12,7 @@ from rankwise.config.recipe import Recipe
 from rankwise.data.balance import balance_lines
 from rankwise.data.checks import SUSPICIOUS
 from rankwise.data.dataset import DetectionDataset
-from rankwise.files.names import brief, counted, listed, wrapped
+from rankwise.files.names import counted, join_names, short_name, wrapped
 from rankwise.images.settings import InputSettings
 
 #: Warn if the most frequent class has this many times the boxes of the rarest.
@@ -33,7 +33,7 @@ def announcement(
     lines = [
         f"device    {device}{name}{threads}, precision {recipe.train.precision}",
         f"images    {len(train):,} for training{_boxes(train)}, {len(val):,} for validation{_boxes(val)}",
-        f"classes   {len(train.classes)}: {listed(train.classes, NAMES)}",
+        f"classes   {len(train.classes)}: {join_names(train.classes, NAMES)}",
         f"detector  {recipe.model.backbone.name} at {sizes.short_side} × {sizes.max_side} pixels at most, "
         f"{type(recipe.loss).__name__}, {type(recipe.assign).__name__}",
         f"weights   {weights}",
@@ -53,8 +53,8 @@ def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = Fal
     (few, rare), (many, frequent) = counts[0], counts[-1]
     if many >= UNEVEN * max(few, 1) or few == 0 < many:
         lines.append(
-            f"uneven    '{brief(frequent)}' has {many:,} boxes, '{brief(rare)}' has {few:,}: expect a lower AP for "
-            "rare classes" + ("" if balanced else "; --data.balance samples their images more often")
+            f"uneven    '{short_name(frequent)}' has {many:,} boxes, '{short_name(rare)}' has {few:,}: expect a lower AP "
+            "for rare classes" + ("" if balanced else "; --data.balance samples their images more often")
         )
     shorter, seen = [], []
     for record in train.records:
