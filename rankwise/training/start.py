@@ -53,8 +53,8 @@ def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = Fal
     (few, rare), (many, frequent) = counts[0], counts[-1]
     if many >= UNEVEN * max(few, 1) or few == 0 < many:
         lines.append(
-            f"uneven    '{short_name(frequent)}' has {many:,} boxes, '{short_name(rare)}' has {few:,}: expect a lower AP "
-            "for rare classes" + ("" if balanced else "; --data.balance samples their images more often")
+            f"uneven    '{short_name(frequent)}' has {many:,} boxes, '{short_name(rare)}' has {few:,}: expect a lower "
+            "AP for rare classes" + ("" if balanced else "; --data.balance samples their images more often")
         )
     shorter, seen = [], []
     for record in train.records:

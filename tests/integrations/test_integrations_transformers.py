@@ -201,10 +201,10 @@ def test_models_that_are_no_detectors_are_refused(model: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_ranked_rt_detr_learns_four_images_by_heart() -> None:
+def test_a_ranked_rt_detr_learns_eight_images_by_heart() -> None:
     torch.manual_seed(0)
-    size, steps = 64, 110
-    dataset = ShapesDataset("train", images=4, size=size)
+    size = 128
+    dataset = ShapesDataset("train", images=8, size=size)
     pixels = torch.stack([image for image, _ in dataset]) / 255
     targets = [target for _, target in dataset]
     labels = [
@@ -212,9 +212,9 @@ def test_a_ranked_rt_detr_learns_four_images_by_heart() -> None:
         for target in targets
     ]
     model = use_ranking(rt_detr_v2(), loss=APELoss()).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=steps, pct_start=0.1)
-    for _ in range(steps):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=200, pct_start=0.1)
+    for _ in range(200):
         optimizer.zero_grad()
         model(pixel_values=pixels, labels=labels).loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
