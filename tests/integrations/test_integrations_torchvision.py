@@ -253,7 +253,7 @@ def test_a_ranked_retinanet_learns_eight_images_by_heart() -> None:
     images = [image / 255 for image, _ in dataset]
     targets = [target for _, target in dataset]
     model = use_ranking(retinanet(size=128), loss=APELoss(), assigner=ATSS()).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     for _ in range(100):
         optimizer.zero_grad()
         sum(model(images, targets).values()).backward()

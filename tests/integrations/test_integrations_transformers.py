@@ -212,7 +212,7 @@ def test_a_ranked_rt_detr_learns_eight_images_by_heart() -> None:
         for target in targets
     ]
     model = use_ranking(rt_detr_v2(), loss=APELoss()).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-3, total_steps=200, pct_start=0.1)
     for _ in range(200):
         optimizer.zero_grad()
