@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.jit import compiled
 
 #: Tables that are filled in turn, so that an addition need not wait for the one before it in the same bin.
 TABLES = 4
