@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     size: Any
 
 
-class Positives(NamedTuple):
+class PositiveList(NamedTuple):
     """The positives in row order: of this process, or in the scope "world" of all processes.
 
     ``counts`` holds the number of positives, the index of this process's first, and the number of this process's.

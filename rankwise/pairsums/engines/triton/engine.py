@@ -28,7 +28,7 @@ from rankwise.pairsums.engines.triton.arguments import (
     EXTREME_WORDS,
     INTERPRETED,
     Batch,
-    Positives,
+    PositiveList,
     Weights,
 )
 from rankwise.pairsums.engines.triton.positives import count_positives, list_positives, merge_processes
@@ -55,7 +55,7 @@ class Buffers(NamedTuple):
         floats: Logit, quality and `Weights.negatives` of the positives, float32 [3, capacity].
         doubles: `Weights.lower` and `Weights.pull`, float64 [2, capacity].
         group: Their images, int64 [capacity]; [1] unless the scope is "image".
-        counts: `Positives.counts`, int32 [3].
+        counts: `PositiveList.counts`, int32 [3].
         positive_of_row: Index in the list of the positive of each row, int32 [A]; not set in other rows.
         nan_if_faults: NaN if there are faults, else 0, float32 [1].
         tables: Sigmoid: the extremes of the groups, int64 [groups · 4]. Step: the sorted edges, float64 [2 · capacity].
@@ -74,8 +74,8 @@ class Buffers(NamedTuple):
     ramps: Tensor
 
     @property
-    def positives(self) -> Positives:
-        return Positives(self.floats[0], self.floats[1], self.group, self.counts)
+    def positives(self) -> PositiveList:
+        return PositiveList(self.floats[0], self.floats[1], self.group, self.counts)
 
     @property
     def capacity(self) -> int:
@@ -223,7 +223,7 @@ def _list_positives(call: _Call, buffers: Buffers, faults: Tensor) -> None:
     positives, send_buffer = buffers.positives, None
     if several:
         send_buffer = torch.empty(2 * capacity + 1, device=device)
-        positives = Positives(send_buffer[1:], send_buffer[1 + capacity :], buffers.group, buffers.counts)
+        positives = PositiveList(send_buffer[1:], send_buffer[1 + capacity :], buffers.group, buffers.counts)
     list_positives[CHUNKS.value,](
         call.batch, chunk_counts, positives, buffers.positive_of_row, buffers.tables, faults,
         rows_per_chunk, capacity, send_buffer,
