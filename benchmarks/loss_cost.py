@@ -31,7 +31,7 @@ SIZES = {100_000: 200, 1_000_000: 500, 4_000_000: 500, 16_000_000: 1000}  # samp
 STAGES = {"beginning": ((-4.6, 0.1), (-4.6, 0.1)), "middle": ((-6, 1.2), (-2, 1.5)), "end": ((-8, 1.5), (0, 1.5))}
 RANKING = ["APELoss", "PELoss", "APLoss", "RankSortLoss", "ALRPLoss", "RankDetLoss"]
 #: Also measured by the torch engine, as where there is no numba.
-PLAIN = ["APELoss", "APLoss"]
+PLAIN = ["APELoss", "APLoss", "RankSortLoss", "ALRPLoss"]
 OTHERS = ["DRLoss", "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss"]
 OTHERS += ["MALoss", "IABCELoss", "PositionSupervisedLoss", "CorrelationLoss"]
 #: With a target per entry instead of labels.
