@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,8 +13,7 @@ from torch import Tensor
 from rankwise.pairsums.distances import Sigmoid, SigmoidCrossEntropy, Step
 from rankwise.pairsums.engines.by_sums import SumsEngine
 from rankwise.pairsums.engines.groups import Group, Read, working
-from rankwise.pairsums.engines.numba import pairs, passes, sigmoid, step, wide
-from rankwise.pairsums.engines.numba.vectors import MOMENTS
+from rankwise.pairsums.engines.numba import many, passes, sigmoid, step, wide
 from rankwise.pairsums.formula import Array, Over, PairSums, Sums
 from rankwise.pairsums.spec import ROUNDING, RankingSpec, Samples
 from rankwise.threads import in_parts
@@ -86,25 +85,35 @@ class _Arrays:
         self.p, self.quality = group.positives.numpy(), group.quality.numpy()
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
 
-    def moments(self, cells: Any, number: int) -> tuple[np.ndarray, float]:
-        """The moments of all negatives in so many cells, in several tables to be added, and their largest magnitude."""
-        shape = passes.TABLES[type(cells)], number + 1, MOMENTS[type(cells).__name__]
+    def added(self, sums: Callable[[int, int, np.ndarray], int], rows: int, table: int) -> tuple[np.ndarray, float]:
+        """The sums over all negatives, and their largest magnitude.
 
-        def work(begin: int, end: int) -> tuple[np.ndarray, Any]:
-            table = np.zeros(shape)
-            return table, passes.moments(self.flat, begin, end, self.skip, cells, table)
+        Args:
+            sums: ``sums(begin, end, out)`` adds those over some samples to zeros, [rows, P], and returns the largest
+                magnitude as an integer.
+            rows: How many sums each positive has.
+            table: How many numbers the tables for this hold.
+        """
 
-        parts = self.in_parts(work, math.prod(shape))
-        table = parts[0][0]
-        for other, _ in parts[1:]:
-            table += other
-        largest = np.array(max(bits for _, bits in parts), self.flat.bits.dtype).view(self.flat.values.dtype)
-        return table, float(largest if largest <= HUGE else np.abs(self._negatives()).max(initial=0))
+        def work(begin: int, end: int) -> tuple[np.ndarray, int]:
+            out = np.zeros((rows, len(self.p)))
+            return out, sums(begin, end, out)
+
+        (total, most), *others = self.in_parts(work, table)
+        for out, bits in others:
+            total += out
+            most = max(most, bits)
+        largest = np.array(most, self.flat.bits.dtype).view(self.flat.values.dtype)
+        return total, float(largest if largest <= HUGE else np.abs(self._negatives()).max(initial=0))
 
     def in_parts(self, work: Callable[[int, int], Result], table: int) -> list[Result]:
         """Calls ``work(begin, end)`` for parts of the samples, one per thread, each with a table of so many numbers."""
         samples = self.flat.values.size
         return in_parts(work, samples, max(MIN_SAMPLES_PER_THREAD, samples * table // TABLES))
+
+    def sorted(self, order: np.ndarray) -> passes.Sorted:
+        """The positives, whose logits ``order`` sorts."""
+        return passes.Sorted(self.p, order, self.quality, self.quality.argsort(kind="stable"))
 
     def sums(self, rank: np.ndarray, error: np.ndarray | None) -> Sums:
         """Sums with their error: that of cross entropy is given times λ, other distances have no other than rank.
@@ -136,31 +145,38 @@ class _SigmoidSums:
     def __init__(self, arrays: _Arrays, order: np.ndarray, lattice: passes.Lattice, kernels: sigmoid.Kernels) -> None:
         self.arrays, self.order, self.lattice, self.kernels = arrays, order, lattice, kernels
         self.cells = int(lattice.high - lattice.low) + 1
-        self.few = len(arrays.p) <= pairs.MAX_PAIRWISE
+        self.few = len(arrays.p) <= sigmoid.MAX_PAIRWISE
         self.wide: _WideSums | None = None
+
+    @cached_property
+    def given(self) -> tuple[Any, ...]:
+        """What the sums at the positives are computed from."""
+        assert isinstance(self.arrays.distance, Sigmoid)
+        return self.arrays.sorted(self.order), self.lattice, self.kernels, self.arrays.distance.lam
 
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
-        arrays, distance = self.arrays, self.arrays.distance
-        assert isinstance(distance, Sigmoid)
-        tables, largest = arrays.moments(self.lattice, self.cells)
+        arrays, given = self.arrays, self.given
+        compute = sigmoid.sums_of_few if self.few else many.sums_of_many
+
+        def sums(begin: int, end: int, out: np.ndarray) -> Any:
+            return compute(arrays.flat, begin, end, arrays.skip, *given, arrays.with_error, lower, out)
+
+        found, largest = arrays.added(sums, 5, 8 * self.cells)
         if not largest <= HUGE:
             self.wide = _WideSums(arrays)
             return self.wide.over(values, lower)
-        found = rank, error, among, low_rank, low_error = np.empty((5, len(arrays.p)))
-        positives = pairs.Sorted(arrays.p, self.order, arrays.quality, arrays.quality.argsort())
-        given = self.lattice, self.kernels, distance.lam, arrays.with_error, lower
-        self.sorted = (pairs.sums_of_few if self.few else pairs.sums_of_many)(tables, positives, *given, found)
+        rank, error, among, low_rank, low_error = found
         below = arrays.sums(low_rank[None], low_error) if lower else None
         return Over(arrays.sums(rank, error), among[None], below, 0)
 
     def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
-        """For each positive v, Σ_u weights_u · S(p_v - p_u) over the positives u of higher quality, after ``over``."""
+        """For each positive v, Σ_u weights_u · S(p_v - p_u) over the positives u of higher quality."""
         assert lower, "no formula pushes all positives with a sigmoid"
         if self.wide is not None:
             return self.wide.push(weights, lower)
-        out, (at, q) = np.empty(len(weights)), self.sorted
-        (pairs.higher_of_few if self.few else pairs.higher_of_many)(at, self.kernels, q, weights, self.cells + 1, out)
+        out = np.empty(len(weights))
+        (sigmoid.higher_of_few if self.few else many.higher_of_many)(*self.given, weights, out)
         return out
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
@@ -181,20 +197,27 @@ class _StepSums:
         self.arrays, self.cells, self.ramps = arrays, cells, ramps
         self.number = 2 * len(arrays.p) + 1
 
+    @cached_property
+    def positives(self) -> passes.Sorted:
+        return self.arrays.sorted(self.arrays.p.argsort())
+
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        arrays = self.arrays
-        tables, largest = arrays.moments(self.cells, self.number)
-        p, quality = arrays.p, arrays.quality
-        self.sorted = p, p.argsort(), quality, quality.argsort(kind="stable")
-        rank, below = np.empty(len(p)), np.empty((len(values), len(p)) if lower else (0, 0))
-        everyone = step.sums(tables, self.ramps, *self.sorted, np.stack(values), rank, below)
+        arrays, counts = self.arrays, np.stack(values)
+        given = self.cells, self.ramps, self.positives, counts
+
+        def sums(begin: int, end: int, out: np.ndarray) -> Any:
+            return step.sums(arrays.flat, begin, end, arrays.skip, *given, out)
+
+        kinds = len(counts)
+        found, largest = arrays.added(sums, 1 + kinds + (kinds if lower else 0), 8 * self.number)
+        rank, everyone, below = found[0], found[1 : 1 + kinds], found[1 + kinds :]
         faults = 0 if largest < np.inf else arrays.faults()
         return Over(arrays.sums(rank, None), everyone, arrays.sums(below, None) if lower else None, faults)
 
     def push(self, weights: np.ndarray, lower: bool) -> np.ndarray:
         """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
-        pushed: np.ndarray = step.push(*self.sorted, weights, self.ramps.delta, lower)
+        pushed: np.ndarray = step.push(self.positives, weights, self.ramps.delta, lower)
         return pushed
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:

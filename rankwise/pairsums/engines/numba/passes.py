@@ -34,6 +34,22 @@ class Flat(NamedTuple):
 INTEGERS = {4: (np.int32, np.int32(2**31 - 1)), 8: (np.int64, np.int64(2**63 - 1))}
 
 
+class Sorted(NamedTuple):
+    """Positives in any order, with what sorts them.
+
+    Attributes:
+        p: Logits, float64 [P].
+        order: Sorts the logits, [P].
+        quality: Qualities, float64 [P].
+        sorting: Sorts the qualities, [P].
+    """
+
+    p: np.ndarray
+    order: np.ndarray
+    quality: np.ndarray
+    sorting: np.ndarray
+
+
 class Lattice(NamedTuple):
     """Cells of one width. With v = scale · x, x is in cell floor(v), at the offset v - floor(v) - 1/2 from its centre.
 
@@ -81,7 +97,7 @@ class Edges(NamedTuple):
 
 
 #: Neighbouring samples go to so many tables in turn: of many samples in one cell each would wait for the last.
-TABLES = {Lattice: 2, Edges: 4}
+LATTICE_TABLES, EDGES_TABLES = 2, 4
 
 
 def flat(values: np.ndarray) -> Flat:

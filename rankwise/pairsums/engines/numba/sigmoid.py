@@ -8,65 +8,22 @@ decay from cell to cell: one value of each per positive. The adjoint goes the sa
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from rankwise.pairsums.engines.numba.expansions import PRECISION, J, Kernels, kernels
 from rankwise.pairsums.engines.numba.jit import compiled, compiled_sum
-from rankwise.pairsums.engines.numba.passes import Lattice, evaluate, lattice
+from rankwise.pairsums.engines.numba.passes import LATTICE_TABLES, Lattice, added, evaluate, lattice, moments
 
-#: Terms of the series outside of the window, and the share of the first below which one is left out.
-J, NEGLIGIBLE = 8, 1e-15
+#: The share of the first term of a series below which one is left out.
+NEGLIGIBLE = 1e-15
+
+#: Up to so many positives are compared with each other pair by pair; `many` is for more.
+MAX_PAIRWISE = 1024
 
 #: The widest spread of the positives, in units of 1/λ, for which e^(±λp) stays finite.
 WIDEST = 1300.0
-
-
-class Precision(NamedTuple):
-    """How finely to compute, in units of 1/λ.
-
-    Attributes:
-        cells: Least number of cells per unit.
-        window: Half the width of the window.
-        above: So far above a positive S is 1 but for rounding.
-        below: So far below all positives e^z underflows, even summed over a billion samples.
-        largest: Cells' numbers are exact up to this.
-    """
-
-    cells: int
-    window: float
-    above: float
-    below: float
-    largest: float
-
-
-PRECISION = {  # by the bytes of a number
-    4: Precision(16, 2.0, 20.0, 125.0, 2.0**23),  # relative error 1e-7 in the worst place
-    8: Precision(128, 3.5, 37.0, 765.0, 2.0**50),  # and 1e-11
-}
-
-
-class Kernels(NamedTuple):
-    """The expansions between cells of one width, float64.
-
-    Attributes:
-        width: Width of a cell in units of 1/λ.
-        window: Cells on each side of a positive's that are in its window.
-        rank: S by powers of the positive's offset, then of the sample's in each cell of the window, [4, cells · 4].
-        error: The same for softplus.
-        decay: What e^-j becomes over one cell, [J].
-        rise: e^(jz) from a cell's upper edge, by powers of the offset in it, [J, 4].
-        fall: e^(-jz) from its lower edge.
-    """
-
-    width: float
-    window: int
-    rank: np.ndarray
-    error: np.ndarray
-    decay: np.ndarray
-    rise: np.ndarray
-    fall: np.ndarray
 
 
 class Located(NamedTuple):
@@ -85,30 +42,22 @@ class Located(NamedTuple):
     position: np.ndarray
 
 
-@lru_cache(maxsize=16)
-def kernels(width: float, window: int) -> Kernels:
-    """The expansions for cells of a width."""
-    z = width * np.arange(-window, window + 1, dtype=np.float64)
-    s = 1 / (1 + np.exp(np.abs(z)))  # S(-|z|), which keeps its digits
-    polynomial, derivatives = np.polynomial.Polynomial([0, 1]), []
-    for order in range(7):
-        value = polynomial(s)
-        derivatives.append(np.where(z > 0, 1 - value if order == 0 else (-1) ** (order + 1) * value, value))
-        polynomial = polynomial.deriv() * np.polynomial.Polynomial([0, 1, -1])  # dS/dz = S (1 - S)
-    softplus = np.maximum(z, 0) + np.log1p(np.exp(-np.abs(z)))
+class ByQuality(NamedTuple):
+    """Positives sorted by quality.
 
-    def expansion(functions: list[np.ndarray]) -> np.ndarray:
-        result = np.empty((4, len(z), 4))
-        for g in range(4):
-            for f in range(4):
-                scale = (-1) ** g * width ** (f + g) / math.factorial(f) / math.factorial(g)
-                result[g, :, f] = functions[f + g] * scale
-        return result.reshape(4, -1)
+    Attributes:
+        order: What sorts them, [P].
+        lower: How many have lower quality, for each in this order, [P].
+        upper: How many have lower or equal quality.
+        units: λ times the logit of each in this order, counted from the middle, [P].
+        powers: e^units: S of a pair is the ratio of one to the sum of both.
+    """
 
-    j, a = np.arange(1, J + 1)[:, None] * width, np.arange(4)
-    powers = np.exp(-j / 2) * j**a / np.array([1, 1, 2, 6])
-    rank, error = expansion(derivatives), expansion([softplus, *derivatives[:6]])
-    return Kernels(width, window, rank, error, np.exp(-j[:, 0]), powers, powers * (-1.0) ** a)
+    order: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    units: np.ndarray
+    powers: np.ndarray
 
 
 def layout(p: np.ndarray, order: np.ndarray, lam: float, dtype: Any) -> tuple[Lattice, Kernels] | None:
@@ -140,6 +89,23 @@ def located(p: Any, order: Any, lattice: Any) -> Any:
         offset[i] = v - np.floor(v) - 0.5
         position[order[i]] = i
     return Located(order, cell, offset, position)
+
+
+@compiled
+def by_quality(positives: Any, lam: Any) -> Any:
+    """The positives by quality."""
+    p, order, quality, sorting = positives
+    number, middle = len(p), (p[order[0]] + p[order[-1]]) / 2
+    lower, upper = np.empty(number, np.int64), np.empty(number, np.int64)
+    units, powers = np.empty(number), np.empty(number)
+    for i in range(number):
+        equal = i > 0 and quality[sorting[i]] == quality[sorting[i - 1]]
+        lower[i] = lower[i - 1] if equal else i
+        units[i] = (p[sorting[i]] - middle) * lam
+        powers[i] = math.exp(units[i])
+    for i in range(number - 1, -1, -1):
+        upper[i] = upper[i + 1] if i + 1 < number and lower[i + 1] == lower[i] else i + 1
+    return ByQuality(sorting, lower, upper, units, powers)
 
 
 @compiled_sum
@@ -289,6 +255,126 @@ def _add_series(acc: Any, terms: Any, powers: Any, out: Any) -> None:
         c2 += acc[j] * powers[j, 2]
         c3 += acc[j] * powers[j, 3]
     out[0], out[1], out[2], out[3] = c0, c1, c2, c3
+
+
+@compiled_sum
+def _rank(powers: Any, own: Any, others: Any) -> Any:
+    """Σ S(z) over the samples v with these powers; each one's S(-z) is added to the others."""
+    result = 0.0
+    for v in range(powers.size):
+        inverse = 1.0 / (powers[v] + own)
+        result += powers[v] * inverse
+        others[v] += own * inverse
+    return result
+
+
+@compiled_sum
+def _rank_and_error(powers: Any, units: Any, own: Any, unit: Any, others: Any) -> Any:
+    """The same, and Σ softplus(z) over up to 512 samples: z if that is positive, and -log(1 - t) with t = S(-|z|).
+
+    The logarithm is that of a product of factors above 1/2, and a series where t is tiny.
+    """
+    result, product, series, linear = 0.0, 1.0, 0.0, 0.0
+    for v in range(powers.size):
+        inverse, z = 1.0 / (powers[v] + own), units[v] - unit
+        result += powers[v] * inverse
+        others[v] += own * inverse
+        t = min(powers[v], own) * inverse
+        product *= 1.0 if t < 2.0**-8 else 1.0 - t
+        series += t * (1.0 + t * (0.5 + t * (1 / 3 + t * (0.25 + t * 0.2)))) if t < 2.0**-8 else 0.0
+        linear += z if z > 0.0 else 0.0
+    return result, series - math.log(product) + linear
+
+
+@compiled_sum
+def push(powers: Any, weights: Any, own: Any) -> Any:
+    """Σ weights_u · S(z) of a sample with the power ``own`` over the positives u with these powers."""
+    result = 0.0
+    for u in range(powers.size):
+        result += weights[u] / (powers[u] + own)
+    return result * own
+
+
+@compiled
+def pairs(q: Any, first: Any, end: Any, start: Any, with_error: Any, among: Any, rank: Any, error: Any) -> None:
+    """Add the pairs of positives from ``first`` to ``end`` in order of quality with those from ``start`` on below them.
+
+    To each one's sums over those of lower quality, and to those of both over all, in the order of quality.
+    """
+    for i in range(first, end):
+        u, own = q.order[i], q.powers[i]
+        for v in range(start, q.lower[i], 512):
+            to = min(v + 512, q.lower[i])
+            if with_error:
+                more, mistakes = _rank_and_error(q.powers[v:to], q.units[v:to], own, q.units[i], among[v:to])
+                error[u] += mistakes
+            else:
+                more = _rank(q.powers[v:to], own, among[v:to])
+            rank[u] += more
+            among[i] += more
+        among[i] += _rank(q.powers[max(start, q.lower[i]) : i], own, among[max(start, q.lower[i]) : i])
+
+
+@compiled
+def over_negatives(
+    flat: Any, begin: Any, end: Any, skip: Any, lattice: Any, at: Any, k: Any, with_error: Any, out: Any
+) -> Any:
+    """Write the sums of S, and of softplus if wanted, over some negatives, [2, P]; the samples' largest magnitude."""
+    tables = np.zeros((LATTICE_TABLES, np.int64(lattice.high - lattice.low) + 2, 4))
+    largest = moments(flat, begin, end, skip, lattice, tables)
+    read(added(tables), at, k, with_error, out[0], out[1])
+    return largest
+
+
+@compiled
+def sums_of_few(
+    flat: Any,
+    begin: Any,
+    end: Any,
+    skip: Any,
+    positives: Any,
+    lattice: Any,
+    k: Any,
+    lam: Any,
+    with_error: Any,
+    with_lower: Any,
+    out: Any,
+) -> Any:
+    """Each positive's sums over some negatives; with the first of these also those over positives.
+
+    Args:
+        flat: The samples.
+        begin: The first of them.
+        end: One past the last.
+        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        positives: The positives, `Sorted`.
+        lattice: The cells.
+        k: The `Kernels` of these cells.
+        lam: Steepness λ.
+        with_error: Whether to sum softplus too.
+        with_lower: Whether to sum over the positives of lower quality.
+        out: S and softplus over negatives, S over positives, S and softplus over those of lower quality, zeros [5, P].
+
+    Returns:
+        The largest magnitude of the samples, as an integer.
+    """
+    at = located(positives.p, positives.order, lattice)
+    largest = over_negatives(flat, begin, end, skip, lattice, at, k, with_error, out)
+    if begin == 0:
+        q, among = by_quality(positives, lam), np.full(len(positives.p), 0.5)  # itself
+        pairs(q, 0, len(among), 0, with_error and with_lower, among, out[3], out[4])
+        for i in range(len(among)):
+            out[2, q.order[i]] = among[i]
+    return largest
+
+
+@compiled
+def higher_of_few(positives: Any, lattice: Any, k: Any, lam: Any, weights: Any, out: Any) -> None:
+    """For each positive v, the sum of weights_u · S(p_v - p_u) over the positives u of higher quality."""
+    q = by_quality(positives, lam)
+    ordered = weights[q.order]
+    for i in range(len(q.order)):
+        out[q.order[i]] = push(q.powers[q.upper[i] :], ordered[q.upper[i] :], q.powers[i])
 
 
 @compiled

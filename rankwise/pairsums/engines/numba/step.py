@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.pairsums.engines.numba.jit import compiled
-from rankwise.pairsums.engines.numba.passes import Edges, added, edges, evaluate
+from rankwise.pairsums.engines.numba.passes import EDGES_TABLES, Edges, added, edges, evaluate, moments
 
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.
 WIDEST, FARTHEST = 1e5, 1e7
@@ -92,9 +92,8 @@ def _ordered(p: Any, order: Any, delta: Any) -> Any:
 
 
 @compiled
-def _read(tables: Any, ramps: Any, rank: Any) -> None:
-    """Each positive's sum of H over the samples of tables of number and sum of offsets, [4, cells + 1, 2], used up."""
-    table = added(tables)
+def _read(table: Any, ramps: Any, rank: Any) -> None:
+    """Each positive's sum of H over the samples of a table of number and sum of offsets, [cells + 1, 2], used up."""
     for cell in range(len(table) - 3, -1, -1):
         table[cell] += table[cell + 1]
     for u in range(len(rank)):
@@ -138,34 +137,39 @@ def _ask(tree: Any, total: Any, order: Any, u: Any, low: Any, high: Any, out: An
 
 @compiled
 def sums(
-    tables: Any, ramps: Any, p: Any, order: Any, quality: Any, sorting: Any, values: Any, rank: Any, lower: Any
+    flat: Any, begin: Any, end: Any, skip: Any, cells: Any, ramps: Any, positives: Any, values: Any, out: Any
 ) -> Any:
-    """Each positive's sum of H over the negatives, and Σ values_v · H(p_v - p_u) over positives for each row of values.
+    """Each positive's sum of H over some negatives; with the first of these also those over positives.
 
     Args:
-        tables: Number and sum of offsets of the negatives, [4, cells + 1, 2]; used up.
+        flat: The samples.
+        begin: The first of them.
+        end: One past the last.
+        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        cells: `Edges`.
         ramps: The ramps of the positives.
-        p: Their logits, float64 [P].
-        order: What sorts them, [P].
-        quality: Their qualities, float64 [P].
-        sorting: What sorts these, [P].
-        values: [K, P].
-        rank: The sums over the negatives, [P].
-        lower: The sums over the positives of lower quality, [K, P]; empty: none.
+        positives: The positives, `Sorted`.
+        values: How much each counts as a sample, [K, P].
+        out: The sums over the negatives, and Σ values_v · H(p_v - p_u) over all positives, u itself included, for each
+            row of values; if there is space, also over those of lower quality; zeros [1 + K or 1 + 2K, P].
 
     Returns:
-        The sums over all positives, u itself included, [K, P].
+        The largest magnitude of the samples, as an integer.
     """
-    everyone = np.empty(values.shape)
-    _read(tables, ramps, rank)
-    _among(_ordered(p, order, ramps.delta), quality, sorting, values, everyone, lower)
-    return everyone
+    tables = np.zeros((EDGES_TABLES, 2 * len(values[0]) + 2, 2))
+    largest = moments(flat, begin, end, skip, cells, tables)
+    _read(added(tables), ramps, out[0])
+    if begin == 0:
+        order = _ordered(positives.p, positives.order, ramps.delta)
+        _among(order, positives.quality, positives.sorting, values, out[1 : 1 + len(values)], out[1 + len(values) :])
+    return largest
 
 
 @compiled
-def push(p: Any, order: Any, quality: Any, sorting: Any, weights: Any, delta: Any, higher: Any) -> Any:
+def push(positives: Any, weights: Any, delta: Any, higher: Any) -> Any:
     """For each positive v, Σ_u weights_u · H(p_v - p_u): over all u, or over those of higher quality."""
     # H(p_v - p_u) = H((-p_u) - (-p_v)): the same sums as above, of mirrored positives
+    p, order, quality, sorting = positives
     found, none = np.empty((1, len(p))), np.empty((0, 0))
     mirrored = _ordered(-p, order[::-1].copy(), delta)
     everyone, lower = (none, found) if higher else (found, none)
