@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import torch
@@ -9,12 +11,14 @@ from torch import Tensor
 
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
+from rankwise.pairsums.engines.torch.blocks import blocks
+from rankwise.pairsums.engines.torch.sigmoid import PRECISION, Precision, coarsening
 
-#: Beyond this, the sigmoid is 0 or 1 in float64 and its derivative is below 1e-26.
-SATURATED = 60.0
+#: Entries of a block of a matrix of pairs: they take 2 MB. So few pairs need no table.
+PAIRS = 1 << 18
 
-#: Pairs per block: 4 million take 32 MB.
-PAIRS = 1 << 22
+#: Smallest temperature with tables: they have 128/τ cells.
+MIN_TEMPERATURE = 1e-4
 
 Method = Literal["fast", "dense"]
 
@@ -29,13 +33,12 @@ class SmoothAPLoss(SamplewiseLoss):
     https://arxiv.org/abs/2007.12163
 
     Choices: f = sigmoid(x), because the published code ranks similarities, which are bounded like scores, and τ is
-    chosen for that range. All samples of this process are ranked together. Pairs so far apart that S is 0 or 1 in
-    float64 are counted; the others are computed one by one, so a batch with many similar scores costs positives
-    times negatives. It is included for comparison.
+    chosen for that range. All samples of this process are ranked together. It is included for comparison.
 
     Args:
-        temperature: τ, the softness of a step.
-        method: "fast" counts the pairs that are far apart; "dense" computes every pair, as in the definition.
+        temperature: τ, the softness of a step; at least 0.0001 with "fast".
+        method: "fast" computes the sums over all pairs at linear cost, from a table of the scores; "dense" computes
+            every pair, as in the definition.
     """
 
     needs_quality = False
@@ -44,9 +47,12 @@ class SmoothAPLoss(SamplewiseLoss):
 
     def __init__(self, temperature: float = 0.01, method: Method = "fast") -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
         check_choice("method", method, get_args(Method))
+        if not temperature > 0 or (method == "fast" and temperature < MIN_TEMPERATURE):
+            raise ValueError(
+                f"temperature must be above 0, and at least {MIN_TEMPERATURE:g} "
+                f'unless method is "dense", got {temperature}'
+            )
         self.temperature = temperature
         self.method: Method = method
 
@@ -72,7 +78,8 @@ class SmoothAPLoss(SamplewiseLoss):
             push, pull = among / rank.square() / number, -above / rank.square() / number
             gradient = torch.zeros_like(scores)
             gradient[negative] = self._adjoint(positives, negatives, push)
-            own = self._adjoint(positives, positives, pull) - push * slope_above - pull * slope_among
+            # A positive is no pair with itself: its contributions to the first two terms cancel.
+            own = self._adjoint(positives, positives, pull) - pull * slope_among - push * slope_above
             gradient[samples.rows, samples.classes] = own
             gradient *= scores * (1 - scores)
             precision = 1 - loss if len(positives) else loss
@@ -80,52 +87,74 @@ class SmoothAPLoss(SamplewiseLoss):
 
     def _sums(self, positives: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """The sums of S and of its slope over the others, per positive, float64 [P]."""
-        ordered, order, first, last = self._near(positives, others)
-        total, slope = (len(others) - last).double(), torch.zeros_like(positives)
-        for some in self._blocks(last - first):
-            u, v = _pairs(some, first, last)
-            z = (ordered[v] - positives[u]) / self.temperature
-            total.index_add_(0, u, z.sigmoid())
-            slope.index_add_(0, u, self._slope(z, u, order[v], others is positives))
+        tabled = self._tabled(positives, others)
+        at, weights = self._points(others) if tabled else (others, torch.ones_like(others))
+        total, slope = positives.new_empty(2, len(positives))
+        for some, s, slopes in self._matrix(positives, at):
+            total[some], slope[some] = s @ weights, slopes @ weights
         return total, slope
 
     def _adjoint(self, positives: Tensor, others: Tensor, weights: Tensor) -> Tensor:
         """The sum of weights · slope over the positives, for each of the others, float64."""
-        ordered, order, first, last = self._near(positives, others)
-        result = torch.zeros_like(others)
-        for some in self._blocks(last - first):
-            u, v = _pairs(some, first, last)
-            z = (ordered[v] - positives[u]) / self.temperature
-            result.index_add_(0, order[v], weights[u] * self._slope(z, u, order[v], others is positives))
+        tabled = self._tabled(positives, others)
+        at = self._points(others[:0])[0] if tabled else others
+        values = torch.zeros_like(at)
+        for some, _, slopes in self._matrix(positives, at):
+            values += weights[some] @ slopes
+        return self._interpolated(values, others) if tabled else values
+
+    def _tabled(self, positives: Tensor, others: Tensor) -> bool:
+        return self.method == "fast" and len(positives) * len(others) > PAIRS
+
+    def _matrix(self, positives: Tensor, at: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """S and its slope for blocks of positives and the scores ``at``, [block, len(at)]; and which positives."""
+        step = max(1, PAIRS // max(1, len(at)))
+        for start in range(0, len(positives), step):
+            some = slice(start, start + step)
+            z = (at - positives[some, None]) / self.temperature
+            s = z.sigmoid()
+            yield some, s, s * z.neg_().sigmoid_() / self.temperature
+
+    # S and its slope are smooth: in an interval of four τ, they are polynomials through Chebyshev points. So scores
+    # are replaced by weights of the points (moments of narrow cells, then of intervals), and values at the points are
+    # turned into a polynomial in each cell.
+
+    def _points(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores and weights that stand for all the scores in a sum of S or of its slope."""
+        table = scores.new_zeros(self._precision.moments, self._intervals * self._precision.interval)
+        for part in blocks(scores):
+            cell, offset = self._located(scores[part])
+            moment = torch.ones_like(offset)
+            for row in table:
+                row.index_add_(0, cell, moment)
+                moment *= offset
+        grid = coarsening(self._intervals, self._precision, 1 / self._precision.cells, scores.device)
+        weights = (table.unflatten(1, (self._intervals, -1)) @ grid.by_power).sum(0).flatten()
+        return grid.points * self.temperature, weights
+
+    def _interpolated(self, values: Tensor, scores: Tensor) -> Tensor:
+        """A function of the score, given by its values at the points, for all the scores."""
+        grid = coarsening(self._intervals, self._precision, 1 / self._precision.cells, scores.device)
+        powers = (values.view(self._intervals, -1) @ grid.by_power.transpose(1, 2)).flatten(1)  # [moments, cells]
+        result = torch.empty_like(scores)
+        for part in blocks(scores):
+            cell, offset = self._located(scores[part])
+            *rest, value = powers[:, cell]
+            for power in rest[::-1]:
+                value = torch.addcmul(power, value, offset)
+            result[part] = value
         return result
 
-    def _slope(self, z: Tensor, u: Tensor, v: Tensor, same: bool) -> Tensor:
-        """The slope of S for each pair; 0 for a positive with itself, whose contributions cancel."""
-        slope = z.sigmoid() * z.neg().sigmoid() / self.temperature
-        return slope * (u != v) if same else slope
+    @property
+    def _precision(self) -> Precision:
+        return PRECISION[torch.float64]
 
-    def _near(self, positives: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The others sorted, their original indices, and the range (first, end) of those close to each positive."""
-        ordered, order = others.sort()
-        reach = SATURATED * self.temperature if self.method == "fast" else 2.0
-        first = torch.searchsorted(ordered, positives - reach)
-        return ordered, order, first, torch.searchsorted(ordered, positives + reach, right=True)
+    @property
+    def _intervals(self) -> int:
+        return math.floor(self._precision.cells / self.temperature / self._precision.interval) + 1
 
-    def _blocks(self, sizes: Tensor) -> list[Tensor]:
-        """Splits the positives into blocks with a limited number of pairs."""
-        if not len(sizes):
-            return []
-        block = sizes.cumsum(0) // PAIRS
-        return list(
-            torch.arange(len(sizes), device=sizes.device).split(
-                block.unique_consecutive(return_counts=True)[1].tolist()
-            )
-        )
-
-
-def _pairs(some: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """All pairs of these positives with the samples close to them."""
-    sizes = (last - first)[some]
-    u = some.repeat_interleave(sizes)
-    start = sizes.cumsum(0) - sizes
-    return u, torch.arange(len(u), device=u.device) - start.repeat_interleave(sizes) + first[u]
+    def _located(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The cell of each score, and its offset in the cell, 0 to 1."""
+        position = scores * (self._precision.cells / self.temperature)
+        cell = position.long()
+        return cell, position.sub_(cell)

@@ -189,3 +189,28 @@ def test_smooth_ap_equals_its_formula_with_the_gradient_of_autograd(method: str)
     rank = rank_among + torch.sigmoid((v - u[:, None]) / 0.01).sum(1)
     expected = 1 - (rank_among / rank).mean()
     assert_same(SmoothAPLoss(method=method)(logits, labels, quality), expected, scene.logits)
+
+
+@pytest.mark.parametrize(
+    ("positives", "temperature", "shift"), [(30, 0.01, 0), (600, 0.01, -4), (50, 1e-4, 0), (50, 3.0, 0), (200, 0.05, 6)]
+)
+def test_fast_smooth_ap_counts_every_pair(positives: int, temperature: float, shift: float) -> None:
+    generator = torch.Generator().manual_seed(positives)
+    logits = 2 * torch.randn(2000, 8, dtype=torch.float64, generator=generator) + shift
+    labels = torch.full((2000,), 8)
+    labels[:positives] = torch.randint(8, (positives,), generator=generator)
+    labels[-9:] = -1
+    found = []
+    for method in ("fast", "dense"):
+        leaf = logits.clone().requires_grad_()
+        loss = SmoothAPLoss(temperature, method=method)(leaf, labels)
+        found.append((loss.item(), torch.autograd.grad(loss, leaf)[0]))
+    (loss, gradient), (wanted, expected) = found
+    assert loss == pytest.approx(wanted, rel=1e-12)
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12 * float(expected.abs().max()))
+
+
+def test_smooth_ap_refuses_a_temperature_that_no_table_can_hold() -> None:
+    with pytest.raises(ValueError, match=r"at least 0\.0001"):
+        SmoothAPLoss(1e-5)
+    assert SmoothAPLoss(1e-5, method="dense").temperature == 1e-5
