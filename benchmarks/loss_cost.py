@@ -33,13 +33,11 @@ RANKING = ["APELoss", "PELoss", "APLoss", "RankSortLoss", "ALRPLoss", "RankDetLo
 #: Also measured by the torch engine, as where there is no numba.
 PLAIN = ["APELoss", "APLoss", "RankSortLoss", "ALRPLoss"]
 OTHERS = ["DRLoss", "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss"]
-OTHERS += ["MALoss", "IABCELoss", "PositionSupervisedLoss", "CorrelationLoss"]
-#: With a target per entry instead of labels.
+OTHERS += ["MALoss", "IABCELoss", "PositionSupervisedLoss", "CorrelationLoss", "SmoothAPLoss"]
+#: Given a target per entry: by `dense`, and by labels that are made from the targets first.
 BY_TARGETS = ["APELoss", "FocalLoss"]
 #: Also measured in the bucketed approximation, with the error of its gradient.
 BUCKETED = ["APLoss", "RankSortLoss"]
-#: Takes every pair of a positive and a negative whose scores are close: measured with few samples only.
-SMOOTH = ("SmoothAPLoss", 100_000)
 #: Contestants slower than this, in milliseconds, take three turns.
 SLOW = 300
 RESULTS = Path(__file__).parent / "results"
@@ -73,6 +71,12 @@ def fused(leaf: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return sigmoid_focal_loss(leaf, target, reduction="sum")
 
 
+def by_labels(loss: losses.Loss, leaf: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The call with labels, if targets are what is given."""
+    quality, classes = targets.max(1)
+    return loss(leaf, classes.masked_fill_(quality <= 0, targets.shape[1]), quality)
+
+
 def measure(samples: int, stage: str, turns: int) -> dict[str, Any]:
     """Best and median time of each contestant in milliseconds."""
     logits, labels, quality, target = scene(samples, SIZES[samples], stage)
@@ -83,13 +87,12 @@ def measure(samples: int, stage: str, turns: int) -> dict[str, Any]:
     }
     contestants = {name: getattr(losses, name)() for name in RANKING + OTHERS}
     contestants |= {f"{name}, torch": getattr(losses, name)(method="torch") for name in PLAIN}
-    if samples <= SMOOTH[1]:
-        contestants[SMOOTH[0]] = getattr(losses, SMOOTH[0])()
     for name, loss in contestants.items():
         calls[name] = lambda leaf, loss=loss: loss(leaf, labels, quality)
     targets = target * quality[:, None]
     for name in BY_TARGETS:
         calls[f"{name}.dense"] = lambda leaf, loss=contestants[name]: loss.dense(leaf, targets)
+        calls[f"{name}, made labels"] = lambda leaf, loss=contestants[name]: by_labels(loss, leaf, targets)
     for name in BUCKETED:
         calls[f"{name}, bucketed"] = lambda leaf, loss=contestants[name]: bucketed(loss, leaf, labels, quality)
     taken: dict[str, list[float]] = {name: [] for name in calls}
@@ -131,8 +134,8 @@ def short_table(rows: list[dict[str, Any]]) -> str:
 
 def long_table(rows: list[dict[str, Any]]) -> str:
     """All losses and stages."""
-    columns = [*RANKING, *OTHERS, *(f"{name}, torch" for name in PLAIN), *(f"{name}.dense" for name in BY_TARGETS)]
-    columns += [*(f"{name}, bucketed" for name in BUCKETED), SMOOTH[0]]
+    columns = [*RANKING, *OTHERS, *(f"{name}, torch" for name in PLAIN), *(f"{name}, bucketed" for name in BUCKETED)]
+    columns += [f"{name}{how}" for name in BY_TARGETS for how in (".dense", ", made labels")]
     lines = [
         "# Cost of the losses",
         "",
@@ -191,8 +194,9 @@ def main() -> None:
             for name, error in rows[-1]["gradient_error"].items():
                 print(f"  {name}, bucketed: error of the gradient {error:.1%}", flush=True)
             for name in BY_TARGETS:
-                share = rows[-1]["ms"][f"{name}.dense"]["best"] / rows[-1]["ms"][name]["best"]
-                print(f"  {name}.dense: {share:.2f} times the call with labels", flush=True)
+                ms = {call: rows[-1]["ms"][f"{name}{call}"]["best"] for call in ("", ".dense", ", made labels")}
+                against = f"{ms['.dense'] / ms['']:.2f} times the call with given labels"
+                print(f"  {name}.dense: {against}, {ms['.dense'] / ms[', made labels']:.2f} with made ones", flush=True)
         if not words.quick:
             write(sorted(rows, key=lambda row: (row["samples"], list(STAGES).index(row["stage"]))))
 
