@@ -11,17 +11,17 @@ from rankwise.pairsums.engines.torch.sigmoid import SigmoidSums
 from rankwise.pairsums.formula import Terms
 
 #: Most entries of the matrix.
-MAX_ENTRIES = 1 << 19
+MAX_ENTRIES = 1 << 20
 
 #: The widest range of cells, in units of 1/λ: e^z does not overflow there.
 MAX_RANGE = 700.0
 
 
 def is_possible(sums: SigmoidSums) -> bool:
-    """Whether the matrix is small enough, and the loss has no cutoff and no interpolation."""
+    """Whether the positives are few and the matrix is small, and the loss has no cutoff and no interpolation."""
     number = len(sums.group.positives)
     few = number * (number + len(sums.points)) <= MAX_ENTRIES and sums.grid.cells * sums.width <= MAX_RANGE
-    return few and sums.floors is None and not sums.spec.interpolated
+    return few and sums.many is None and sums.floors is None and not sums.spec.interpolated
 
 
 def terms(sums: SigmoidSums, number: int) -> Terms:

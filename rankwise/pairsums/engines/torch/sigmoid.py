@@ -66,9 +66,12 @@ ABOVE = 37.0
 #: Most entries of a block of the matrix [positives, points].
 MAX_ENTRIES = 1 << 17
 
-#: Up to this many positives are compared pair by pair; more are left to `many`. If that is not possible, they are
-#: sorted by quality and compared in blocks of so many, and those of lower quality are summed from a table.
+#: Up to this many positives are compared pair by pair; more are left to `many`.
 MAX_PAIRWISE = 512
+
+#: If that is not possible, they are sorted by quality and compared in blocks of so many, and those of lower quality are
+#: summed from a table.
+POSITIVES_PER_BLOCK = 256
 
 
 class Coarsening(NamedTuple):
@@ -253,8 +256,12 @@ class SigmoidSums:
         return self.points.new_zeros(len(moments), self.rows).index_add_(1, row, torch.stack(moments))
 
     def chunks(self, number: int, columns: int | None = None) -> list[slice]:
-        """Slices of a number of positives, one per block of a matrix; its columns are the points unless given."""
-        step = max(1, MAX_ENTRIES // (columns or len(self.points)))
+        """Slices of a number of positives, one per block of a matrix; its columns are the points unless given.
+
+        With floors, there are also the moments of the cells of an interval, in two tables.
+        """
+        near = 0 if self.floors is None else 2 * self.precision.moments * self.length
+        step = max(1, MAX_ENTRIES // (columns or len(self.points) + near))
         return [slice(start, min(start + step, number)) for start in range(0, number, step)]
 
     def _sums_over(self, tables: Tensor, chosen: Tensor | slice = slice(None)) -> Sums:
@@ -285,10 +292,10 @@ class SigmoidSums:
         """For each positive u, sums over the positives v of lower quality, weighted by ``values``."""
         p, (quality, order) = self.group.positives, self.group.quality.sort()
         rank, error, number = p.new_zeros(3, len(p))
-        starts = range(0, len(p), MAX_PAIRWISE)
-        lower = torch.searchsorted(quality, quality[::MAX_PAIRWISE].contiguous()).tolist()
+        starts = range(0, len(p), POSITIVES_PER_BLOCK)
+        lower = torch.searchsorted(quality, quality[::POSITIVES_PER_BLOCK].contiguous()).tolist()
         for start, whole in zip(starts, lower, strict=True):
-            part = slice(start, start + MAX_PAIRWISE)
+            part = slice(start, start + POSITIVES_PER_BLOCK)
             u, q = order[part], quality[part]
             z = p[u] - p[u][:, None]
             counts = (q < q[:, None]) * values[u]
