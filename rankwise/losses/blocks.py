@@ -120,9 +120,8 @@ def region_sums(block: Block, scores: Tensor, bins: int) -> Tensor:
         tables = np.zeros((regions_numba.TABLES, 2, bins))
         regions_numba.sums(_flat(block.logits), _flat(scores), _edges(bins, scores.dtype), tables)
         return torch.from_numpy(tables.sum(0))
-    regions = _negative_regions(block, scores, bins)
-    parts = (torch.ones_like(scores), scores)
-    return torch.stack([histogram(regions, bins + 1, part.flatten())[:-1] for part in parts])
+    both = torch.stack([torch.ones_like(scores), scores], -1).view(-1, 2)
+    return histogram(_negative_regions(block, scores, bins), bins + 1, both)[:-1].T
 
 
 def region_values(block: Block, scores: Tensor, table: Tensor) -> Tensor:
@@ -144,8 +143,8 @@ def region_values(block: Block, scores: Tensor, table: Tensor) -> Tensor:
 
 
 def histogram(regions: Tensor, bins: int, weights: Tensor) -> Tensor:
-    """The sum of the weights in each of ``bins`` regions, float64, without a host sync."""
-    return weights.new_zeros(bins, dtype=torch.float64).index_add_(0, regions, weights.double())
+    """The sum of the weights [n] or [n, K] in each of ``bins`` regions, float64, without a host sync."""
+    return weights.new_zeros(bins, *weights.shape[1:], dtype=torch.float64).index_add_(0, regions, weights.double())
 
 
 def score_region(logits: Tensor, scores: Tensor, bins: int) -> Tensor:
