@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -19,6 +18,8 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+import rankwise
 
 _IMPORTS = re.compile(r"^from (rankwise[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 
@@ -53,14 +54,25 @@ class _Cache(FunctionCache):
 
 @cache
 def _stamp(module: str) -> bytes:
-    """A hash of the sources of a module and of all modules of rankwise that it imports, directly or not."""
+    """A hash of the sources of a module and of all modules of rankwise that it imports, directly or not.
+
+    The sources are found by name: which of the modules are imported already may differ between processes.
+    """
     sources: dict[str, str] = {}
     names = [module]
     while names:
         name = names.pop()
-        file = getattr(sys.modules.get(name), "__file__", None)
+        file = _file(name)
         if file is not None and name not in sources:
-            sources[name] = Path(file).read_text(encoding="utf-8")
+            sources[name] = file.read_text(encoding="utf-8")
             for package, imported in _IMPORTS.findall(sources[name]):
                 names += [package, *(f"{package}.{part}" for part in re.findall(r"\w+", imported))]
     return hashlib.sha256(repr(sorted(sources.items())).encode()).digest()
+
+
+def _file(module: str) -> Path | None:
+    """The source of a module of rankwise; None if there is no such module."""
+    _, *parts = module.split(".")
+    paths = [Path(folder, *parts) for folder in rankwise.__path__]
+    files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    return next((file for file in files if file.is_file()), None)
