@@ -198,8 +198,8 @@ def test_a_finished_run_says_so_and_continues_with_more_epochs(tmp_path, whole):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--batch_size=2"], "keep --train.batch_size 4, but it is now 2.*--train.accumulate 2"),
-        (["--seed=1"], "keep --train.seed 0"),
+        (["--batch_size=2"], "keep --batch_size 4, but it is now 2.*--train.accumulate 2"),
+        (["--seed=1"], "keep --seed 0"),
         (["--data.balance=0.5"], r"keep --data.balance None, but it is now 0\.5"),
         (["--optimizer.name=SGD"], "keep --optimizer.name Muon"),
         (["--data.shapes.train_images=24"], "had 20 training images, now it has 24"),
