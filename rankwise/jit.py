@@ -32,6 +32,11 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
     return dispatcher
 
 
+def compiled_sum(function: Callable[..., Any]) -> Any:
+    """Like `compiled`, without NaN, with sums in an order that the processor is quick at; always in the same one."""
+    return compiled(function, fastmath={"reassoc", "contract", "nnan", "nsz"})
+
+
 class _Index(IndexDataCacheFile):
     def _load_index(self) -> Any:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.jit import compiled
 from rankwise.pairsums.engines.numba.sigmoid import (
     Located,
     adjoint,

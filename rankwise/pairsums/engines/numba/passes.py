@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.jit import compiled
 from rankwise.pairsums.engines.numba.vectors import LANES, add_powers, evaluate_polynomials
 
 #: Samples whose cell and offset are computed at once, as vectors, before they are added one by one: they stay in cache.

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rankwise.jit import compiled, compiled_sum
 from rankwise.pairsums.engines.numba.expansions import PRECISION, J, Kernels, kernels
-from rankwise.pairsums.engines.numba.jit import compiled, compiled_sum
 from rankwise.pairsums.engines.numba.passes import LATTICE_TABLES, Lattice, added, evaluate, lattice, moments
 
 #: The share of the first term of a series below which one is left out.

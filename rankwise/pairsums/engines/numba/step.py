@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.jit import compiled
 from rankwise.pairsums.engines.numba.passes import EDGES_TABLES, Edges, added, edges, evaluate, moments
 
 #: The farthest that positives may be from each other, and from zero, in units of δ, to keep 10 and 8 digits.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankwise.pairsums.engines.numba.jit import compiled
+from rankwise.jit import compiled
 from rankwise.pairsums.engines.numba.passes import flat
 from rankwise.threads import in_parts
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rankwise.jit import compiled
 from rankwise.pairsums.distances import Distance, Sigmoid, Step
-from rankwise.pairsums.engines.numba.jit import compiled
 
 
 class Kind(NamedTuple):
