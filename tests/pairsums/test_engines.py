@@ -1,5 +1,6 @@
 """The engines: exact against the definition, for any finite logits, chosen once a call, under torch.compile."""
 
+import gc
 import os
 import re
 import subprocess
@@ -461,3 +462,16 @@ def test_what_the_operator_returns_is_all_computed(method, distance):
     spec = RankingSpec("pairwise", distance, adaptive=True)
     found = torch.ops.rankwise.ranking_loss(logits, labels, quality, None, spec.key, method, True)
     assert all(bool(value.isfinite().all()) for value in found)
+
+
+@pytest.mark.parametrize(
+    "loss", [APELoss(method="torch"), PairwiseError(Sigmoid(8.0), ValidNegatives(0.25), method="torch")]
+)
+def test_the_torch_engine_keeps_nothing_after_a_call(loss):
+    logits = torch.randn(1000, 5, requires_grad=True)
+    gc.disable()  # it would hide a cycle of references, which keeps a copy of the logits per call
+    try:
+        loss(logits, torch.arange(1000) % 8 % 6, torch.rand(1000)).backward()
+        assert not [one for one in gc.get_objects() if type(one).__name__ == "SigmoidSums"]
+    finally:
+        gc.enable()

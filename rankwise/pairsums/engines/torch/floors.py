@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,9 @@ class Floors:
     """
 
     def __init__(self, floor: Tensor, sums: SigmoidSums) -> None:
-        self.floor, self.sums, moments = floor, sums, sums.precision.moments
+        # A proxy, because a cycle of references would keep the samples until the garbage collector runs.
+        self.sums: SigmoidSums = weakref.proxy(sums)
+        self.floor, moments = floor, sums.precision.moments
         taylor = from_edge(moments) * [sums.width**a / math.factorial(a) for a in range(moments)]
         self.taylor = torch.from_numpy(taylor).to(floor.device)
         self.sorted, order = floor.sort()

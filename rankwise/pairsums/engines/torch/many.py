@@ -7,6 +7,7 @@ quality, the positives are sorted and cut into blocks: whole blocks are summed a
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -46,7 +47,9 @@ class ManyPositives:
     """
 
     def __init__(self, sums: SigmoidSums) -> None:
-        self.sums, self.number, occupied = sums, sums.precision.points, sums.grid.occupied
+        # A proxy, because a cycle of references would keep the samples until the garbage collector runs.
+        self.sums: SigmoidSums = weakref.proxy(sums)
+        self.number, occupied = sums.precision.points, sums.grid.occupied
         # In intervals; exact, since scale and length are powers of two.
         position = (sums.group.positives * sums.grid.scale - sums.grid.low) / sums.length - occupied.start
         self.interval = position.long()
