@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.blocks import Block, over_blocks
+from rankwise.losses.blocks import Block, is_compiled, negatives, over_blocks, total
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
@@ -72,6 +73,10 @@ class DRLoss(SamplewiseLoss):
     def needs_sync(self) -> bool:
         return self.scope == "image"  # the host needs the number of images
 
+    @property
+    def _sharpness(self) -> np.float32:
+        return np.float32(1 / self.negative_temperature)
+
     def compute(self, samples: Samples) -> ValueAndGradient:
         group, groups = _groups(samples)
         mass, negatives = self._negative_scores(samples, group, groups)
@@ -95,13 +100,23 @@ class DRLoss(SamplewiseLoss):
     def _negative_scores(self, samples: Samples, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
         """The sum of the unnormalized weights of the negatives per group, and their expected score, 0 without any."""
 
-        def row_sums(block: Block) -> Tensor:
+        def of_block(block: Block) -> Tensor:
             p = block.logits.sigmoid()
             share = block.only_negatives(p.div(self.negative_temperature).exp_())
-            return torch.stack([share.sum(1), share.mul_(p).sum(1)])
+            rows = torch.stack([share.sum(1), share.mul_(p).sum(1)], 1).double()
+            return torch.stack([_group_sums(row, group[block.rows], groups) for row in rows.unbind(1)])
 
-        rows = torch.cat([samples.logits.new_zeros(2, 0), *over_blocks(samples, row_sums)], 1).double()
-        mass, moment = (_group_sums(row, group, groups) for row in rows)
+        def of_compiled(block: Block) -> Tensor:
+            from rankwise.losses import scores_numba
+
+            sums, given, own = np.zeros((2, groups)), negatives(block), group[block.rows].numpy()
+            length = given.classes if groups > 1 else given.logits.size
+            scores_numba.expectation_sums(given, own, length, self._sharpness, scores_numba.buffers(), sums)
+            return torch.from_numpy(sums)
+
+        compiled = is_compiled(samples)
+        results = over_blocks(samples, of_compiled if compiled else of_block, compiled)
+        mass, moment = total(results, like=samples.logits.new_zeros(2, groups))
         mass = torch.where(mass > 0, mass, 1.0)
         return mass, moment / mass
 
@@ -112,14 +127,23 @@ class DRLoss(SamplewiseLoss):
         constant = (pull * (1 - expected / self.negative_temperature)).to(logits.dtype)
         pull = pull.to(logits.dtype)
 
-        def write(block: Block) -> None:
+        def of_block(block: Block) -> None:
             p, rows = block.logits.sigmoid(), group[block.rows].unsqueeze(1) if len(pull) > 1 else 0
             z = p.div(self.negative_temperature)
             slope = torch.addcmul(constant[rows], z, pull[rows], out=gradient[block.rows])
             slope.mul_(block.only_negatives(z.exp_())).mul_(p)
             slope.mul_(torch.neg(block.logits, out=p).sigmoid_())  # 1 - p would be 0 near 1
 
-        over_blocks(samples, write)
+        def of_compiled(block: Block) -> None:
+            from rankwise.losses import scores_numba
+
+            given, own, numbers = negatives(block), group[block.rows].numpy(), (constant.numpy(), pull.numpy())
+            length = given.classes if len(pull) > 1 else given.logits.size
+            out, buffers = gradient[block.rows].view(-1).numpy(), scores_numba.buffers()
+            scores_numba.expectation_gradient(given, own, length, self._sharpness, *numbers, buffers, out)
+
+        compiled = is_compiled(samples)
+        over_blocks(samples, of_compiled if compiled else of_block, compiled)
         return gradient
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rankwise.distributed import all_reduce_mean
-from rankwise.losses.blocks import Block, histogram, over_blocks, region_sums, region_values, score_region, total
+from rankwise.losses.bins import bin_gradient, bin_sums, histogram, score_bin
 from rankwise.losses.inputs import Samples
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
@@ -44,40 +44,20 @@ class GHMLoss(SamplewiseLoss):
         self.register_buffer("counts", torch.zeros(bins, dtype=torch.float64))
 
     def compute(self, samples: Samples) -> ValueAndGradient:
-        detached, positives = samples.values, samples.positives
-        mirrored = positives.neg()  # the gradient norm of a positive is 1 − p
-        regions = score_region(mirrored, mirrored.sigmoid(), self.bins)  # [P]
+        mirrored = samples.positives.neg()  # the gradient norm of a positive is 1 − p
+        regions = score_bin(mirrored, mirrored.sigmoid(), self.bins)  # [P]
         ones = samples.only_positives(torch.ones_like(mirrored))
-        now = all_reduce_mean(self._count(samples) + histogram(regions, self.bins, ones))
+        count, entropy = bin_sums(samples, self.bins, softplus=True)
+        now = all_reduce_mean(count + histogram(regions, self.bins, ones))
         average = torch.where(self.counts > 0, self.momentum * self.counts + (1 - self.momentum) * now, now)
         average = torch.where(now > 0, average, self.counts)
         if self.training:
             self.counts.copy_(average)
         weights = (now > 0) / average.clamp(min=1e-12) / (now > 0).sum().clamp(min=1)
-        weights = weights.to(detached.dtype)
-        own = weights[regions] * ones
+        own = weights.to(mirrored.dtype)[regions] * ones
 
-        gradient = torch.empty_like(detached, memory_format=torch.contiguous_format)
-        negative = self._negatives(samples, weights, gradient)
+        gradient = bin_gradient(samples, weights, both=False)
+        negative = (weights * entropy).sum()
         positive = (own * F.softplus(mirrored)).sum(dtype=torch.float64)
         samples.write(gradient, -own * mirrored.sigmoid())
         return with_gradient(samples, positive + negative, gradient, positive, negative)
-
-    def _count(self, samples: Samples) -> Tensor:
-        """Number of negatives per region."""
-
-        def count(block: Block) -> Tensor:
-            return region_sums(block, block.logits.sigmoid(), self.bins)[0]
-
-        return total(over_blocks(samples, count), like=samples.logits.new_zeros(self.bins))
-
-    def _negatives(self, samples: Samples, weights: Tensor, gradient: Tensor) -> Tensor:
-        """The loss of the negatives; writes their gradient to ``gradient``."""
-
-        def negatives_of(block: Block) -> Tensor:
-            p = block.logits.sigmoid()
-            weight = region_values(block, p, weights)
-            torch.mul(weight, p, out=gradient[block.rows])
-            return weight.mul_(F.softplus(block.logits)).sum()
-
-        return total(over_blocks(samples, negatives_of), like=gradient.new_zeros(()))

@@ -7,7 +7,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from rankwise.losses.blocks import Block, over_blocks, region_sums, region_values, total
+from rankwise.losses.bins import bin_gradient, bin_sums
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 from rankwise.pairsums import Method, product_sums
@@ -60,21 +60,13 @@ class RankDetLoss(SamplewiseLoss):
 
     def compute(self, samples: Samples) -> ValueAndGradient:
         detached, scores = samples.values, samples.positives.double().sigmoid()
-        count, mean = self._negative_groups(samples)
+        count, score = bin_sums(samples, self.groups)
+        mean = score / count.clamp(min=1)
         ranking, pull, push = self._ranking(scores, mean, count > 0)
         among, sort = self._sorting(scores, samples.positive_quality.double(), samples.classes, detached.shape[1])
-        gradient = self._negative_gradient(samples, push / count.clamp(min=1))
+        gradient = bin_gradient(samples, push / count.clamp(min=1), both=True)
         samples.write(gradient, (pull + sort) * scores * (-samples.positives.double()).sigmoid())
         return with_gradient(samples, ranking + among, gradient, ranking, among)
-
-    def _negative_groups(self, samples: Samples) -> tuple[Tensor, Tensor]:
-        """Number of negatives per group, and their mean score, float64 [groups]."""
-
-        def sums(block: Block) -> Tensor:
-            return region_sums(block, block.logits.sigmoid(), self.groups)
-
-        count, score = total(over_blocks(samples, sums), like=samples.logits.new_zeros(2, self.groups))
-        return count, score / count.clamp(min=1)
 
     def _ranking(self, scores: Tensor, mean: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The ranking loss and its gradients for the scores of positives [P] and the mean scores of groups [groups]."""
@@ -110,16 +102,3 @@ class RankDetLoss(SamplewiseLoss):
             errors = torch.exp(-a * (f[block, None] - f) * (q[block, None] - q))
             result[block] = (errors * (group[block, None] == group)) @ values
         return result
-
-    def _negative_gradient(self, samples: Samples, push: Tensor) -> Tensor:
-        """The gradient of all logits, given that of a score in each group; the caller then writes the positives."""
-        gradient = torch.empty_like(samples.logits.detach(), memory_format=torch.contiguous_format)
-        push = push.to(gradient.dtype)
-
-        def write(block: Block) -> None:
-            p = block.logits.sigmoid()
-            pushes = region_values(block, p, push)
-            torch.sigmoid(-block.logits, out=gradient[block.rows]).mul_(p).mul_(pushes)  # 1 - p would be 0 near 1
-
-        over_blocks(samples, write)
-        return gradient

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankwise.losses import ALRPLoss, APELoss, GHMLoss, PositiveBoxes, RankDetLoss, RankSortLoss
-from rankwise.losses.blocks import Block, region_sums, region_values, score_region
+from rankwise.losses import ALRPLoss, APELoss, PositiveBoxes, RankDetLoss, RankSortLoss
 
 SCENES = json.loads((Path(__file__).parent / "ranking_losses.json").read_text())
 METHODS = ["dense", "fast"]
@@ -143,33 +142,6 @@ def test_rankdet_groups_a_logit_next_to_an_edge_by_its_sign_although_its_score_r
     errors = torch.exp(means - torch.sigmoid(torch.tensor(1.0)))
     wanted = errors.square().sum() / errors.sum()
     assert float(RankDetLoss(groups=2)(logits, labels, quality)) == pytest.approx(float(wanted), abs=1e-3)
-
-
-@pytest.mark.parametrize("bins", [2, 10, 30, 99, 100])
-def test_scores_next_to_an_edge_are_in_the_bin_of_their_logit(bins):
-    edges = torch.log(torch.arange(1, bins) / torch.arange(bins - 1, 0, -1, dtype=torch.float64))
-    near = torch.cat([edges.float() * (1 + step * 2.0**-23) for step in range(-3, 4)] + [torch.tensor([-1e-30, 1e-30])])
-    wanted = (near.double()[:, None] >= edges).sum(1)
-    assert score_region(near, near.sigmoid(), bins).tolist() == wanted.tolist()
-    block = Block(slice(None), near[:, None], torch.tensor([], dtype=torch.int64), None)
-    numbers = torch.arange(bins, dtype=torch.float32)
-    assert region_values(block, near.sigmoid()[:, None], numbers).flatten().tolist() == wanted.tolist()
-    assert region_sums(block, near.sigmoid()[:, None], bins)[0].tolist() == wanted.bincount(minlength=bins).tolist()
-
-
-@pytest.mark.parametrize("make", [RankDetLoss, GHMLoss])
-def test_scores_are_counted_the_same_without_numba(make, monkeypatch):
-    logits, labels, quality, _ = scene(rows=700, positives=30, seed=0, dtype=torch.float32)
-    labels[100:150] = -1
-    found = []
-    for numba in (True, False):
-        if not numba:
-            monkeypatch.setattr("rankwise.losses.blocks.find_spec", lambda name: None)
-        leaf = logits.detach().requires_grad_()
-        loss = make()(leaf, labels, quality)
-        found.append((loss.item(), gradient_of(loss, leaf)))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-5, atol=1e-9 * float(found[1][1].abs().max()))
 
 
 def test_rankdet_has_no_sorting_term_if_no_two_positives_share_a_class():
