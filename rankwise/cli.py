@@ -17,7 +17,7 @@ from rankwise.config.command_line import parse as _parse
 from rankwise.config.flags import as_typed
 from rankwise.config.suggest import nearest
 from rankwise.errors import RendezvousError, UserError
-from rankwise.files.names import message_of, shown, wrapped
+from rankwise.files.names import escaped, message_of, wrapped
 from rankwise.files.streams import lasting_output
 from rankwise.interrupts import CODE, say_stopped
 
@@ -120,7 +120,7 @@ def train(words: list[str]) -> None:
     else:
         name, flags, lines = choice.prepare(flags, name)
     if any(word.startswith("--print_config") for word in flags):
-        print("".join(f"# {shown(line)}\n" for line in lines), end="")  # the parser prints the recipe and exits
+        print("".join(f"# {escaped(line)}\n" for line in lines), end="")  # the parser prints the recipe and exits
     config = recipes.parse_flags(parser, flags)
     if resumed and config["run"]:
         raise UserError(f"--resume {resumed} continues in that folder: leave out --run {config['run']}")

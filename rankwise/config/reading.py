@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, read_yaml
 
 
@@ -15,9 +15,9 @@ def read_recipe(path: Path) -> dict[str, Any]:
     try:
         content = read_yaml(path)
     except ParseError as error:
-        raise SettingsError(f"{shown(path)}: not a recipe: it cannot be read as plain YAML ({error})") from error
+        raise SettingsError(f"{escaped(path)}: not a recipe: it cannot be read as plain YAML ({error})") from error
     if not isinstance(content, dict):
-        raise SettingsError(f"{shown(path)}: not a recipe: it has no sections such as data, model and train")
+        raise SettingsError(f"{escaped(path)}: not a recipe: it has no sections such as data, model and train")
     return content
 
 
@@ -34,13 +34,13 @@ def read_section(run: Path, section: str) -> dict[str, Any]:
         raise FileNotFoundError(not_a_run(run))
     values = read_recipe(path).get(section)
     if not isinstance(values, dict):
-        raise SettingsError(f"{shown(path)}: incomplete: the section {section!r} is missing. Restore the file")
+        raise SettingsError(f"{escaped(path)}: incomplete: the section {section!r} is missing. Restore the file")
     return values
 
 
 def not_a_run(run: Path) -> str:
     """Why a folder without recipe.yaml is not a run."""
-    return f"{shown(run)}: {'not a run: it has no recipe.yaml' if run.exists() else 'no such folder'}"
+    return f"{escaped(run)}: {'not a run: it has no recipe.yaml' if run.exists() else 'no such folder'}"
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

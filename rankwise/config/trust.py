@@ -16,7 +16,7 @@ from rankwise.config.settings import DataSettings, OptimizerSettings, ScheduleSe
 from rankwise.config.suggest import nearest
 from rankwise.criterion import BoxSettings
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.models.settings import DetectorSettings
 
 #: Sections of plain values, with their schema.
@@ -108,8 +108,8 @@ def import_named(words: Sequence[str]) -> None:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise SettingsError(f"{module}: cannot be imported ({shown(error)})") from error
+                raise SettingsError(f"{module}: cannot be imported ({escaped(error)})") from error
         except Exception as error:
-            raise SettingsError(f"{module}: cannot be imported ({type(error).__name__}: {shown(error)})") from error
+            raise SettingsError(f"{module}: cannot be imported ({type(error).__name__}: {escaped(error)})") from error
         finally:
             sys.path[:] = before

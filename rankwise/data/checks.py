@@ -22,7 +22,7 @@ from rankwise.data.folder import Folder
 from rankwise.data.formats import class_mismatch, shared_images
 from rankwise.data.splits import matching_splits
 from rankwise.errors import DataError
-from rankwise.files.names import counted, short_name, shown
+from rankwise.files.names import counted, escaped, short_name
 from rankwise.files.parsing import ParseError, read_bytes
 from rankwise.images.reading import MAX_PIXELS, read_image
 
@@ -264,13 +264,13 @@ def print_report(report: CheckReport, console: Console | None = None) -> None:
     """
     console = console or Console()
     if report.format:
-        console.print(f"{report.format} dataset in {shown(report.folder)}", markup=False, highlight=False)
+        console.print(f"{report.format} dataset in {escaped(report.folder)}", markup=False, highlight=False)
     if any(split.images for split in report.splits):
         console.print(_overview(report.splits))
         console.print(_class_table(report.splits))
         console.print(_size_table(report.sizes))
     for note in report.notes:
-        console.print(shown(note), markup=False, highlight=False)
+        console.print(escaped(note), markup=False, highlight=False)
     if not report.faults:
         console.print(Text("No faults.", style="green"))
         return
@@ -290,7 +290,7 @@ def _overview(splits: Sequence[SplitReport]) -> Table:
     for split in splits:
         ranges = (f"{low}–{high}" if low < high else f"{low}" for low, high in (split.widths, split.heights))
         table.add_row(
-            Text(shown(split.name)),
+            Text(escaped(split.name)),
             f"{split.images:,}",
             f"{split.empty:,}",
             f"{split.boxes:,}",
@@ -305,7 +305,7 @@ def _class_table(splits: Sequence[SplitReport]) -> Table:
     table = Table(title="Boxes per class", title_justify="left")
     table.add_column("class")
     for split in splits:
-        table.add_column(Text(shown(split.name)), justify="right")
+        table.add_column(Text(escaped(split.name)), justify="right")
     names = dict.fromkeys(name for split in splits for name in split.classes)
     for name in names:
         table.add_row(Text(short_name(name)), *(f"{split.classes.get(name, 0):,}" for split in splits))

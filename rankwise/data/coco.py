@@ -14,7 +14,7 @@ from rankwise.data.dataset import DetectionDataset
 from rankwise.data.folder import Folder
 from rankwise.data.splits import role
 from rankwise.errors import DataError
-from rankwise.files.names import shortened, shown
+from rankwise.files.names import escaped, shortened
 from rankwise.files.parsing import ParseError, open_regular, read_json
 from rankwise.files.writing import explained, make_folder, write_text
 from rankwise.images.reading import MAX_PIXELS
@@ -130,7 +130,7 @@ def _without_group(content: dict[str, list[Any]], names: dict[int, str]) -> list
         top = entry.get("supercategory") in (None, "", "none")
         if number in names and groups and top and not any(_is_of(row, number) for row in content["annotations"]):
             del names[number]
-            return [f"the category {shown(name)!r} groups the others and has no box: it is not a class"]
+            return [f"the category {escaped(name)!r} groups the others and has no box: it is not a class"]
     return []
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from rankwise.data.dataset import ImageRecord
 from rankwise.data.folder import Folder
 from rankwise.errors import DataError
-from rankwise.files.names import counted, shortened, shown
+from rankwise.files.names import counted, escaped, shortened
 from rankwise.images.reading import MAX_PIXELS, read_header
 
 #: Boxes that extend beyond the image by less than this many pixels are clipped silently: it is rounding.
@@ -47,7 +47,7 @@ class Fault:
 
     def __str__(self) -> str:
         where = ": ".join(part for part in (self.file, self.image) if part)
-        return shown(f"{where}: {f'{self.box} ' if self.box else ''}{self.what}; {self.todo}")
+        return escaped(f"{where}: {f'{self.box} ' if self.box else ''}{self.what}; {self.todo}")
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,12 @@ class AnnotationCollector:
         if self._by_end:
             path, name = next(iter(self._by_end.items()))
             said.append(
-                f"{len(self._by_end):,} images were found by the end of their path, such as {shown(name)!r} as "
-                f"{shown(self.folder.relative(path))}"
+                f"{len(self._by_end):,} images were found by the end of their path, such as {escaped(name)!r} as "
+                f"{escaped(self.folder.relative(path))}"
             )
         times = Counter(image.path for image in self._images)
         if twice := [path for path, count in times.items() if count > 1]:
-            name = shown(self.folder.relative(twice[0]))
+            name = escaped(self.folder.relative(twice[0]))
             said.append(f"{counted(len(twice), 'image')} listed more than once, such as {name}: every entry is used")
         return Reading(records, classes, category_ids, self.faults, self.clipped, said)
 
@@ -197,7 +197,7 @@ class AnnotationCollector:
                 self.faults.append(unreadable(self.folder.relative(path), path, error))
                 return None
             width, height = header.width, header.height
-        name = shown(self.folder.relative(path))
+        name = escaped(self.folder.relative(path))
         self._images.append(_Image(image_id, name, path, width, height, file, label))
         return len(self._images) - 1
 
@@ -285,6 +285,6 @@ class AnnotationCollector:
 
 def unreadable(name: str, path: Path, error: DataError) -> Fault:
     """The fault of an unreadable image."""
-    what, _, todo = str(error).removeprefix(f"{shown(path)}: ").partition("; ")
+    what, _, todo = str(error).removeprefix(f"{escaped(path)}: ").partition("; ")
     kind = "image too large" if "pixels and the limit" in what else "unreadable image"
     return Fault(kind, name, what, todo)

@@ -12,7 +12,7 @@ from rankwise.data.unknown_format import ARCHIVES, describe_folder
 from rankwise.data.voc import VocSource
 from rankwise.data.yolo import YoloSource, yaml_file
 from rankwise.errors import DataError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.images.reading import MAX_PIXELS
 
 #: How many levels above the dataset the given folder may be.
@@ -44,13 +44,13 @@ def find_source(path: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
     if root.is_file():
         return _by_file(root, max_pixels)
     if not root.is_dir():
-        raise DataError(f"{shown(root)}: no such folder; give the folder of a dataset")
+        raise DataError(f"{escaped(root)}: no such folder; give the folder of a dataset")
     level = [root]
     for _ in range(_LEVELS + 1):
         found = [source for folder in level if (source := _in(folder, max_pixels)) is not None]
         if len(found) > 1:
-            names = ", ".join(shown(source.folder.root.relative_to(root)) for source in found)
-            raise DataError(f"{shown(root)}: contains several datasets ({names}); choose one of them")
+            names = ", ".join(escaped(source.folder.root.relative_to(root)) for source in found)
+            raise DataError(f"{escaped(root)}: contains several datasets ({names}); choose one of them")
         if found:
             return found[0]
         # Links may lead anywhere; only those that the user names are followed.
@@ -60,8 +60,8 @@ def find_source(path: str | Path, max_pixels: int = MAX_PIXELS) -> Source:
     for above in root.absolute().parents[:_LEVELS]:
         # Only where it names its format by a file: an unrelated folder above may hold anything.
         if yaml_file(above) is not None and YoloSource(Folder(above), max_pixels).splits:
-            raise DataError(f"{shown(root)}: is part of the dataset in {shown(above)}; give that folder")
-    raise DataError(f"{shown(root)}: unknown format; {describe_folder(root)}")
+            raise DataError(f"{escaped(root)}: is part of the dataset in {escaped(above)}; give that folder")
+    raise DataError(f"{escaped(root)}: unknown format; {describe_folder(root)}")
 
 
 def _in(folder: Path, max_pixels: int) -> Source | None:
@@ -83,12 +83,12 @@ def _by_file(file: Path, max_pixels: int) -> Source:
     if ending in (".yaml", ".yml"):
         source: Source = YoloSource(Folder(home), max_pixels, file)
         if not source.splits:
-            raise DataError(f"{shown(file)}: has no train or val; add a line such as train: images/train")
+            raise DataError(f"{escaped(file)}: has no train or val; add a line such as train: images/train")
         return source
     if ending == ".json":
         return CocoSource(Folder(home.parent if home.name == "annotations" else home), max_pixels, file)
     if ending in ARCHIVES:
-        raise DataError(f"{shown(file)}: is an archive; unpack it and give the folder")
+        raise DataError(f"{escaped(file)}: is an archive; unpack it and give the folder")
     raise DataError(
-        f"{shown(file)}: is a file; give the folder of a dataset, its data.yaml (YOLO) or its JSON file (COCO)"
+        f"{escaped(file)}: is a file; give the folder of a dataset, its data.yaml (YOLO) or its JSON file (COCO)"
     )

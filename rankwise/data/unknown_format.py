@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankwise.data.folder import is_image
 from rankwise.data.yolo import split_folders
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, open_regular, read_text
 
 EXPECTED = (
@@ -49,7 +49,7 @@ def _found(files: list[Path], root: Path) -> str:
     )
     if not counts:
         return "found no files"
-    parts = [f"{count:,} {kind} in {shown(folder)}/" for (folder, kind), count in counts.most_common(4)]
+    parts = [f"{count:,} {kind} in {escaped(folder)}/" for (folder, kind), count in counts.most_common(4)]
     more = f" and {len(counts) - 4} more kinds of files" if len(counts) > 4 else ""
     return f"found {', '.join(parts)}{more}"
 
@@ -60,7 +60,7 @@ def _advice(files: list[Path], root: Path) -> str:
     if not images:
         archives = [path for path in files if path.suffix.lower() in ARCHIVES]
         if archives:
-            return f"unpack {shown(archives[0].name)} first"
+            return f"unpack {escaped(archives[0].name)} first"
         return f"there are no images; {EXPECTED}"
     labels = [path for path in by_ending[".txt"][: 10 * _TRIED] if _classes(path)]
     if labels:
@@ -104,11 +104,11 @@ def _classes(path: Path) -> set[int]:
 
 
 def _name(folder: Path, root: Path) -> str:
-    return f"{shown(folder.relative_to(root).as_posix())}/"
+    return f"{escaped(folder.relative_to(root).as_posix())}/"
 
 
 def _json_advice(path: Path, root: Path) -> str:
-    file = shown(path.relative_to(root))
+    file = escaped(path.relative_to(root))
     try:
         with open_regular(path) as stream:
             head = stream.read(2**20)

@@ -15,7 +15,7 @@ from rankwise.data.collector import AnnotationCollector, Fault, Reading
 from rankwise.data.folder import Folder, folders, has_images
 from rankwise.data.splits import role
 from rankwise.errors import DataError
-from rankwise.files.names import message_of, shortened, shown
+from rankwise.files.names import escaped, message_of, shortened
 from rankwise.files.parsing import ParseError, read_bytes, read_text
 from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
@@ -101,7 +101,7 @@ class VocSource:
         splits = {}
         for path in sorted(annotations.parent.glob("ImageSets/Main/*.txt")):
             if self.folder.leads_out(self.folder.relative(path)):
-                raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
+                raise DataError(f"{escaped(path)}: is a link that leads out of the folder; copy the file into it")
             lines = [line.split() for line in read_bytes(path).decode("utf-8-sig", "replace").splitlines()]
             # Files such as cat_train.txt have a second column and are not splits.
             if lines and all(len(line) <= 1 for line in lines):

@@ -14,7 +14,7 @@ from typing import Any
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.folder import Folder, is_image, path_ends
 from rankwise.errors import DataError
-from rankwise.files.names import message_of, shortened, shown
+from rankwise.files.names import escaped, message_of, shortened
 from rankwise.files.parsing import ParseError, read_bytes, read_text, read_yaml
 from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
@@ -118,7 +118,7 @@ class YoloSource:
     def _refuse_link(self, path: Path) -> None:
         """Refuses a file that is a link out of the dataset."""
         if self.folder.leads_out(self.folder.relative(path)):
-            raise DataError(f"{shown(path)}: is a link that leads out of the folder; copy the file into it")
+            raise DataError(f"{escaped(path)}: is a link that leads out of the folder; copy the file into it")
 
     def _stays(self, path: Path, location: Path, collector: AnnotationCollector) -> bool:
         """Whether an image is not a link out of the dataset."""
@@ -249,7 +249,7 @@ def _names(content: dict[str, Any], file: str) -> dict[int, str]:
     if len(numbered) < len(names):
         raise DataError(f"{file}: 'names' has a number twice, as in 1 and 01; number the classes from 0")
     if count not in _EMPTY and count != str(len(numbered)):
-        raise DataError(f"{file}: nc is {shown(count)}, but there are {len(numbered)} names; correct or remove nc")
+        raise DataError(f"{file}: nc is {escaped(count)}, but there are {len(numbered)} names; correct or remove nc")
     return numbered
 
 
@@ -340,4 +340,4 @@ def _lines(path: Path, folder: Folder) -> list[str]:
     try:
         return [line.strip() for line in read_text(path).splitlines() if line.strip()]
     except (ParseError, OSError) as error:
-        raise DataError(f"{shown(folder.relative(path))}: {error}; save it as text in UTF-8") from error
+        raise DataError(f"{escaped(folder.relative(path))}: {error}; save it as text in UTF-8") from error

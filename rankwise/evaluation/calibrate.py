@@ -14,7 +14,7 @@ from rankwise.evaluation import figures
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.results import read_results, write_results
 from rankwise.evaluation.tabulate import score_lines
-from rankwise.files.names import shortened, shown
+from rankwise.files.names import escaped, shortened
 from rankwise.files.parsing import ParseError, is_number, read_json
 from rankwise.files.writing import make_folder, write_text
 from rankwise.models.confidence import rescored
@@ -37,7 +37,7 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
     classes = [str(category.get("name", category["id"])) for category in categories]
     image_ids = [image["id"] for image in annotations["images"]]
     if not detections.is_file():
-        raise DataError(f"{shown(detections)}: no such file")
+        raise DataError(f"{escaped(detections)}: no such file")
     try:
         found = read_results(detections, category_ids)
         raw = evaluate(annotations, found, category_ids, classes)
@@ -48,7 +48,7 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
             )
         result = calibrated(raw, image_ids)
     except ValueError as error:
-        raise DataError(f"{shown(detections)}: {error}") from error
+        raise DataError(f"{escaped(detections)}: {error}") from error
     assert result.calibration is not None
 
     make_folder(out)
@@ -61,7 +61,7 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
     figures.save_figure(figures.threshold_sweep(result), out / "thresholds.png")
     result.print_table(console)
     for line in score_lines(result):
-        console.print(shown(line), soft_wrap=True, markup=False)
+        console.print(escaped(line), soft_wrap=True, markup=False)
     console.print(f"calibration.json, detections.json (calibrated) and figures: {out}/", soft_wrap=True, markup=False)
     return result
 
@@ -75,15 +75,15 @@ def _part(result: Evaluation) -> dict[str, Any]:
 def _read_truth(path: Path) -> dict[str, Any]:
     """COCO annotations whose ids and boxes have been checked: an id of another type would match nothing, silently."""
     if not path.is_file():
-        raise DataError(f"{shown(path)}: no such file")
+        raise DataError(f"{escaped(path)}: no such file")
     try:
         content = read_json(path, limit=2**34)
     except ParseError as error:
-        raise DataError(f"{shown(path)}: {error}") from error
+        raise DataError(f"{escaped(path)}: {error}") from error
     for name in ("images", "annotations", "categories"):
         entries = content.get(name) if isinstance(content, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise DataError(f"{shown(path)}: not COCO annotations: the list {name!r} is missing")
+            raise DataError(f"{escaped(path)}: not COCO annotations: the list {name!r} is missing")
         if name != "annotations":
             _check_ids(path, name, [entry.get("id") for entry in entries])
     for number, entry in enumerate(content["annotations"]):
@@ -92,7 +92,7 @@ def _read_truth(path: Path) -> dict[str, Any]:
         sizes = is_number(entry.get("area", 0)) and entry.get("iscrowd", 0) in (0, 1)
         if not (right and sizes and all(type(value) is int for value in ids)):
             raise DataError(
-                f"{shown(path)}: annotation {number} must have integers as image_id and category_id, a bbox of four "
+                f"{escaped(path)}: annotation {number} must have integers as image_id and category_id, a bbox of four "
                 f"finite numbers with sides of at least 0, and, if given, a number as area and 0 or 1 as iscrowd; it "
                 f"is {shortened(entry)}"
             )
@@ -102,7 +102,7 @@ def _read_truth(path: Path) -> dict[str, Any]:
 def _check_ids(path: Path, name: str, ids: list[Any]) -> None:
     for value in ids:
         if type(value) is not int or abs(value) >= 2**63:
-            raise DataError(f"{shown(path)}: {name} must have integers as id, got {shortened(value)}")
+            raise DataError(f"{escaped(path)}: {name} must have integers as id, got {shortened(value)}")
     if len(set(ids)) < len(ids):
         twice = next(value for value in ids if ids.count(value) > 1)
-        raise DataError(f"{shown(path)}: {name} has the id {twice} twice")
+        raise DataError(f"{escaped(path)}: {name} has the id {twice} twice")

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rankwise.evaluation.colors import RGB, class_color, text_color
 from rankwise.evaluation.matching import match
 from rankwise.evaluation.tables import DetectionTable, ObjectTable, detection_table
-from rankwise.files.names import short_name, shown
+from rankwise.files.names import escaped, short_name
 from rankwise.numpy_boxes import nms
 
 if TYPE_CHECKING:  # exported detectors draw without torch
@@ -199,7 +199,7 @@ def _captioned(picture: Image.Image, name: str, font: ImageFont.FreeTypeFont) ->
         return picture
     tile = Image.new("RGB", (picture.width, picture.height + _height(font) + 6), _PAPER)
     tile.paste(picture, (0, 0))
-    name = shown(name)  # a line break has no length
+    name = escaped(name)  # a line break has no length
     while font.getlength(name) > tile.width and len(name) > 1:
         name = "…" + name.removeprefix("…")[1:]
     ImageDraw.Draw(tile).text((0, picture.height + 3), name, fill=_INK, font=font)

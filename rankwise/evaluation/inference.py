@@ -25,7 +25,7 @@ from rankwise.evaluation.paa_figures import draw_figures, paa_of_recipe
 from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_results
 from rankwise.evaluation.tabulate import score_lines
 from rankwise.evaluation.thresholds import at_scores
-from rankwise.files.names import join_names, shown
+from rankwise.files.names import escaped, join_names
 from rankwise.files.writing import make_folder, write_picture, write_text
 from rankwise.from_dict import from_dict
 from rankwise.models import Detector, TestSettings, weights
@@ -212,7 +212,7 @@ def evaluate_run(
     workers = settings.workers if workers is None else workers
     found = detect(detector, dataset, batch_size, workers, test=test or detector.settings.test)
     for fault in found.faults.values():
-        console.print(f"image skipped: {shown(fault)}", soft_wrap=True, markup=False)
+        console.print(f"image skipped: {escaped(fault)}", soft_wrap=True, markup=False)
     dataset = readable(dataset, found)
     result = measure(dataset, found)
     score_map = None if fit else detector.confidence.calibration
@@ -234,11 +234,11 @@ def evaluate_run(
     picture = _draw_contact_sheet(out, result, dataset, found.detections, PICTURES)
     result.print_table(console)
     for line in score_lines(result):
-        console.print(shown(line), soft_wrap=True, markup=False)
+        console.print(escaped(line), soft_wrap=True, markup=False)
     if calibrate is not False and result.calibration is None:
         console.print(f"scores are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
-    console.print(f"results   {shown(out)}/", soft_wrap=True, markup=False)
-    console.print(f"pictures  {shown(picture)}", soft_wrap=True, markup=False)
+    console.print(f"results   {escaped(out)}/", soft_wrap=True, markup=False)
+    console.print(f"pictures  {escaped(picture)}", soft_wrap=True, markup=False)
     return EvaluatedRun(run, out, settings, split, dataset, result)
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rankwise.errors import DataError
 from rankwise.evaluation.predictions import Item, Output, Writer
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.images.reading import read_image
 from rankwise.images.sources import Camera, count_frames, find_inputs, frames, is_video
 from rankwise.models.confidence import HOW_TO_CALIBRATE, Confidence
@@ -151,14 +151,14 @@ def predict_files(
                 for item, detections in zip(items, detect([item.image for item in items]), strict=True):
                     line = writer.add(item, detections)
                     if item.frame is None and not quiet:
-                        console.print(shown(line), soft_wrap=True, markup=False)
+                        console.print(escaped(line), soft_wrap=True, markup=False)
                     done = len(writer.entries)
                     progress.update(bar, completed=done, rate=f"{done / (monotonic() - started):.1f} images/s")
         except KeyboardInterrupt:
             if not any(isinstance(source, Camera) for source in sources):
                 raise
     for line in writer.close(monotonic() - started):
-        console.print(shown(line), soft_wrap=True, markup=False)
+        console.print(escaped(line), soft_wrap=True, markup=False)
     if faults:
         raise DataError(f"{len(faults)} of {len(sources)} inputs could not be read:\n" + "\n".join(faults))
     return writer.entries
@@ -201,4 +201,4 @@ def _progress(console: Console) -> Progress:
 
 
 def _print(line: str) -> None:
-    Console(highlight=False).print(shown(line), soft_wrap=True, markup=False)
+    Console(highlight=False).print(escaped(line), soft_wrap=True, markup=False)

@@ -15,7 +15,7 @@ from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import ModelError
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.tables import detection_table
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, is_number, read_json, set_aside
 from rankwise.files.writing import write_text
 from rankwise.models.weights import read_thresholds
@@ -143,5 +143,5 @@ def set_damaged_aside(run: Path) -> list[str]:
                 read(path)
         except (ParseError, ModelError) as error:
             aside = set_aside(path)
-            notes.append(f"{shown(path)} is damaged ({error}): renamed to {shown(aside.name)} and created again")
+            notes.append(f"{escaped(path)} is damaged ({error}): renamed to {escaped(aside.name)} and created again")
     return notes

@@ -13,7 +13,7 @@ from PIL import Image
 from rankwise.errors import ModelError
 from rankwise.export.manifest import Manifest
 from rankwise.export.nms import find_detections
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.images.arrays import as_pixels
 from rankwise.images.settings import InputSettings, padded_size
 from rankwise.images.sources import find_images, is_folder
@@ -52,14 +52,14 @@ class OnnxDetector:
         wanted = _INSIDE if self.manifest.nms == "inside" else _OUTSIDE
         outputs = {output.name: output.shape for output in self._session.get_outputs()}
         if missing := [name for name in wanted if name not in outputs]:
-            raise ModelError(f"{shown(path)}: its network has no output {', '.join(missing)}. Export the run again")
+            raise ModelError(f"{escaped(path)}: its network has no output {', '.join(missing)}. Export the run again")
         if "scores" in outputs and isinstance(outputs["scores"][-1], int):
             self._check_labels(outputs["scores"][-1] - 1, path, exactly=True)
 
     def _check_labels(self, highest: int, path: object = "this model", exactly: bool = False) -> None:
         if highest >= len(self.classes) or (exactly and highest + 1 < len(self.classes)):
             raise ModelError(
-                f"{shown(path)}: it has {len(self.classes)} classes, but its network returns label {highest}. "
+                f"{escaped(path)}: it has {len(self.classes)} classes, but its network returns label {highest}. "
                 "Export the run again"
             )
 

@@ -18,14 +18,14 @@ _UNPRINTABLE = re.compile(
 _NAME, _VALUE, _LINE = 60, 200, 2000
 
 
-def shown(name: object) -> str:
+def escaped(name: object) -> str:
     """A name for a message, on one line: unprintable characters are escaped, such as ``\\x1b`` or ``\\n``."""
     return _UNPRINTABLE.sub(_escape, str(name))
 
 
-def shown_lines(text: object) -> str:
-    """A whole message for printing: like :func:`shown`, but line breaks are kept and long lines are shortened."""
-    return "\n".join(_bounded(shown(line), _LINE) for line in str(text).split("\n"))
+def escaped_lines(text: object) -> str:
+    """A whole message for printing: like :func:`escaped`, but line breaks are kept and long lines are shortened."""
+    return "\n".join(_bounded(escaped(line), _LINE) for line in str(text).split("\n"))
 
 
 def wrapped(line: str, indent: int = 10) -> str:
@@ -35,21 +35,21 @@ def wrapped(line: str, indent: int = 10) -> str:
 
 def short_name(name: str) -> str:
     """The name of a class for a message or a table: escaped, and shortened if it is long."""
-    return _bounded(shown(name), _NAME)
+    return _bounded(escaped(name), _NAME)
 
 
 def message_of(error: BaseException) -> str:
     """The message of an error; for system errors, file and reason."""
     if isinstance(error, OSError) and error.strerror:
-        return shown(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
-    return shown_lines(error)
+        return escaped(f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror)
+    return escaped_lines(error)
 
 
 def shortened(value: Any) -> str:
     """A value from a file, quoted for a message: escaped, and shortened if it is long."""
     if isinstance(value, list | tuple | dict) and len(value) > 20:
         return f"{type(value).__name__} of {len(value):,} values"
-    return _bounded(shown(repr(value)), _VALUE)
+    return _bounded(escaped(repr(value)), _VALUE)
 
 
 def join_names(names: Sequence[str], most: int | None = None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rankwise.errors import UserError
-from rankwise.files.names import shortened, shown
+from rankwise.files.names import escaped, shortened
 
 #: Maximum size in bytes of a file with settings or results. Annotations have another limit.
 LIMIT = 64 * 2**20
@@ -119,11 +119,11 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
             if isinstance(event, yaml.AliasEvent):
                 mark = event.start_mark
                 raise ParseError(
-                    f"it has an alias (*{shown(event.anchor)}) in line {mark.line + 1}: write the value out"
+                    f"it has an alias (*{escaped(event.anchor)}) in line {mark.line + 1}: write the value out"
                 )
             if getattr(event, "tag", None) and (as_text or "python" in event.tag):
                 mark = event.start_mark
-                raise ParseError(f"not valid YAML: it has a tag ({shown(event.tag)}) in line {mark.line + 1}")
+                raise ParseError(f"not valid YAML: it has a tag ({escaped(event.tag)}) in line {mark.line + 1}")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH:
                 raise ParseError("not valid YAML: it is nested too deeply")
@@ -138,11 +138,11 @@ def parse_yaml(text: str | bytes, as_text: bool = False) -> Any:
         mark = getattr(error, "problem_mark", None)
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ParseError(f"not valid YAML: {shown(problem)}{place}") from error
+        raise ParseError(f"not valid YAML: {escaped(problem)}{place}") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, ParseError):
             raise
-        raise ParseError(f"not valid YAML: {shown(str(error).splitlines()[0])}") from error
+        raise ParseError(f"not valid YAML: {escaped(str(error).splitlines()[0])}") from error
 
 
 def _refuse_ambiguous(node: Any) -> None:
@@ -151,8 +151,8 @@ def _refuse_ambiguous(node: Any) -> None:
     if node is None or isinstance(node.value, str):
         if node and node.tag.endswith((":int", ":float")) and re.match(r"[-+]?0_*\d|.*:", node.value):
             raise ParseError(
-                f"{shown(node.value)} in line {node.start_mark.line + 1} is ambiguous: write a number without leading "
-                f"zeros and colons, or put it in quotes"
+                f"{escaped(node.value)} in line {node.start_mark.line + 1} is ambiguous: write a number without "
+                f"leading zeros and colons, or put it in quotes"
             )
         return
     keys = set()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise.errors import UserError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -101,12 +101,12 @@ def not_written(path: Path, error: BaseException, done: str = "written") -> Writ
     elif number in _FORBIDDEN:
         place = path if path.exists() and done == "written" and path.is_dir() else path.parent
         place = next((folder for folder in (place, *place.parents) if folder.exists()), place)
-        todo = f" Check the permissions of {shown(place)}, or choose another location."
+        todo = f" Check the permissions of {escaped(place)}, or choose another location."
     elif number in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         todo = " Another file or folder has this name: choose another name."
     else:
         todo = ""
-    return WriteError(f"{shown(path)}: could not be {done} ({_reason(error, number)}).{kept}{todo}", number)
+    return WriteError(f"{escaped(path)}: could not be {done} ({_reason(error, number)}).{kept}{todo}", number)
 
 
 def remove_parts(folder: Path) -> None:
@@ -143,4 +143,4 @@ def _number(error: BaseException) -> int | None:
 def _reason(error: BaseException, number: int | None) -> str:
     if number is not None:
         return os.strerror(number)
-    return shown(str(error).splitlines()[0]) if str(error) else type(error).__name__
+    return escaped(str(error).splitlines()[0]) if str(error) else type(error).__name__

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from rankwise.errors import DataError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import open_regular
 
 if TYPE_CHECKING:  # exported detectors read images without torch
@@ -163,20 +163,20 @@ def _open(file: BinaryIO, path: str | os.PathLike[str], limit: int) -> Iterator[
         width, height = image.size
         if width * height > limit:
             raise DataError(
-                f"{shown(path)}: the image has {width:,} × {height:,} = {width * height:,} pixels and the limit is "
+                f"{escaped(path)}: the image has {width:,} × {height:,} = {width * height:,} pixels and the limit is "
                 f"{limit:,}; scale it down, or raise max_pixels if the size is intended"
             )
         if image.mode == "F" or (image.mode == "I" and image.format == "TIFF"):
             raise DataError(
-                f"{shown(path)}: the pixels are 32-bit numbers, and which of them is white is unknown; save the image "
-                f"with 8 or 16 bits"
+                f"{escaped(path)}: the pixels are 32-bit numbers, and which of them is white is unknown; save the "
+                f"image with 8 or 16 bits"
             )
         here = file.tell()  # where Pillow continues to read
         size = file.seek(0, os.SEEK_END)
         file.seek(here)
         if width * height > max(BOMB_PIXELS, BOMB_RATIO * size):
             raise DataError(
-                f"{shown(path)}: the image has {width:,} × {height:,} pixels in a file of {size:,} bytes, which is a "
+                f"{escaped(path)}: the image has {width:,} × {height:,} pixels in a file of {size:,} bytes, which is a "
                 f"decompression bomb; remove it"
             )
         yield image
@@ -185,7 +185,7 @@ def _open(file: BinaryIO, path: str | os.PathLike[str], limit: int) -> Iterator[
 @contextmanager
 def _naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns all decoder errors into errors that name the file."""
-    name = shown(os.fspath(path))
+    name = escaped(os.fspath(path))
     try:
         yield
     except (DataError, MemoryError):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import DataError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.images.reading import IMAGE_ENDINGS
 
 #: File extensions of videos.
@@ -94,7 +94,7 @@ def frames(source: Path | Camera) -> Iterator[Frame]:
     try:
         if not capture.isOpened():
             what = "no such camera" if isinstance(source, Camera) else "OpenCV cannot read this video"
-            raise DataError(f"{shown(source)}: {what}")
+            raise DataError(f"{escaped(source)}: {what}")
         rate = capture.get(cv2.CAP_PROP_FPS)
         number = 0
         while True:
@@ -104,7 +104,7 @@ def frames(source: Path | Camera) -> Iterator[Frame]:
             yield Frame(np.ascontiguousarray(pixels[..., ::-1]), number, rate if 0 < rate < 1000 else 25.0)
             number += 1
         if not number:
-            raise DataError(f"{shown(source)}: OpenCV finds no frames")
+            raise DataError(f"{escaped(source)}: OpenCV finds no frames")
     finally:
         capture.release()
 
@@ -138,7 +138,7 @@ class VideoWriter:
             code = cv2.VideoWriter_fourcc(*"mp4v")
             self._writer = cv2.VideoWriter(str(self._part), code, self.rate, (width, height))
             if not self._writer.isOpened():
-                raise DataError(f"{shown(self.path)}: OpenCV cannot write this video; use --no-pictures to skip it")
+                raise DataError(f"{escaped(self.path)}: OpenCV cannot write this video; use --no-pictures to skip it")
         self._writer.write(np.ascontiguousarray(pixels[..., ::-1]))
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ def opencv(source: object) -> Any:
     try:
         import cv2
     except ImportError as error:
-        raise DataError(f"{shown(source)}: {_INSTALL}") from error
+        raise DataError(f"{escaped(source)}: {_INSTALL}") from error
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # failures are our errors
     return cv2
 
@@ -165,12 +165,12 @@ def _files(word: str, endings: Iterable[str]) -> list[Path]:
     if path.is_dir():
         inside = sorted(item for item in path.rglob("*") if item.suffix.lower() in endings and item.is_file())
         if not inside:
-            raise DataError(f"{shown(word)}: no images in this folder (looked for {', '.join(sorted(endings))})")
+            raise DataError(f"{escaped(word)}: no images in this folder (looked for {', '.join(sorted(endings))})")
         return inside
     if path.exists():
-        raise DataError(f"{shown(word)}: it is a pipe or a device, not a regular file")
+        raise DataError(f"{escaped(word)}: it is a pipe or a device, not a regular file")
     names = glob.glob(word, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
     matched = [Path(name) for name in sorted(names) if Path(name).is_file()]
     if not matched:
-        raise DataError(f"{shown(word)}: no such file or folder, and no file matches it as a pattern")
+        raise DataError(f"{escaped(word)}: no such file or folder, and no file matches it as a pattern")
     return matched

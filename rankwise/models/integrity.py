@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
 )
 
 from rankwise.errors import ModelError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 
 #: Metadata key of the checksum.
 KEY = "sha256"
@@ -45,7 +45,7 @@ def check(tensors: Mapping[str, Tensor], metadata: Mapping[str, str], promised: 
     none."""
     if (promised or KEY in metadata) and metadata.get(KEY) != checksum(tensors, metadata):
         raise ModelError(
-            f"{shown(path)}: damaged: its checksum does not match its content. Use an intact copy, or train again"
+            f"{escaped(path)}: damaged: its checksum does not match its content. Use an intact copy, or train again"
         )
 
 
@@ -71,7 +71,7 @@ def no_larger_than(tensors: Mapping[str, Tensor], path: Path) -> Iterator[None]:
         built[what] += number
         if built[what] > most[what]:
             raise ModelError(
-                f"{shown(path)}: its settings ask for a detector of more than {most[what]:,} {what}, but it contains "
+                f"{escaped(path)}: its settings ask for a detector of more than {most[what]:,} {what}, but it contains "
                 f"{len(tensors):,} tensors with {held:,} values in total; it was not built"
             )
 
@@ -88,9 +88,9 @@ def no_larger_than(tensors: Mapping[str, Tensor], path: Path) -> Iterator[None]:
     try:
         yield
     except (ModelError, RuntimeError, MemoryError, OverflowError) as error:
-        if str(error).startswith(shown(path)):
+        if str(error).startswith(escaped(path)):
             raise
-        raise ModelError(f"{shown(path)}: its settings cannot be built: {str(error)[:300]}") from error
+        raise ModelError(f"{escaped(path)}: its settings cannot be built: {str(error)[:300]}") from error
     finally:
         for handle in handles:
             handle.remove()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from rankwise.files.names import shortened, shown
+from rankwise.files.names import escaped, shortened
 from rankwise.from_dict import MOST_VALUES, from_dict
 from rankwise.images.settings import MOST_SIDE, InputSettings, require
 
@@ -35,7 +35,7 @@ def _require_small(value: Any, where: str, depth: int = 0) -> None:
     if isinstance(value, dict | list | tuple):
         require(len(value) <= MOST_VALUES and depth < 5, f"{where} has {len(value):,} values, or is nested too deeply")
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _require_small(item, f"{where}.{shown(name)[:50]}", depth + 1)
+            _require_small(item, f"{where}.{escaped(name)[:50]}", depth + 1)
     elif isinstance(value, str):
         require(len(value) <= 1000, f"{where} is a text of {len(value):,} characters")
     elif isinstance(value, int | float):

@@ -17,7 +17,7 @@ import rankwise
 from rankwise.errors import UserError
 from rankwise.evaluation.colors import hex_color
 from rankwise.evaluation.results import EvaluatedRun
-from rankwise.files.names import message_of, shown
+from rankwise.files.names import escaped, message_of
 from rankwise.files.writing import make_folder, write_text
 from rankwise.report import numbers
 from rankwise.report.error_types import DEFINITIONS, ErrorType
@@ -89,9 +89,9 @@ def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> P
         _write(target, [run_data(measured, *run_names([measured.run]))], images)
     except (UserError, OSError, MemoryError) as error:
         why = message_of(error) or "out of memory"
-        print(f"no report: {why}\nAll results are saved; to write the report, run: {shown(again)}", file=sys.stderr)
+        print(f"no report: {why}\nAll results are saved; to write the report, run: {escaped(again)}", file=sys.stderr)
         return None
-    print(f"report    {shown(target)}", flush=True)
+    print(f"report    {escaped(target)}", flush=True)
     return target
 
 

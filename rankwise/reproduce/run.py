@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from rankwise.files.names import shortened, shown
+from rankwise.files.names import escaped, shortened
 from rankwise.files.parsing import ParseError, is_number, read_json
 from rankwise.files.writing import make_folder, write_text
 from rankwise.report.runs import read_metrics
@@ -80,7 +80,7 @@ def read_run(run: Path) -> dict[str, float | None]:
                 raise TypeError(f"{name} is {shortened(value)}")
     except (ParseError, KeyError, TypeError, AttributeError) as error:
         raise ReproduceError(
-            f"{shown(run)}/eval.json: damaged ({error}); create it again with: rankwise eval {run}"
+            f"{escaped(run)}/eval.json: damaged ({error}); create it again with: rankwise eval {run}"
         ) from error
     metrics = run / "metrics.jsonl"
     steps = [line for line in (read_metrics(metrics) if metrics.is_file() else []) if line.get("kind") == "train"]
@@ -90,7 +90,7 @@ def read_run(run: Path) -> dict[str, float | None]:
         numbers["minutes"] = minutes(steps[-1]) if steps else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ReproduceError(
-            f"{shown(metrics)}: damaged: its last line of kind train has no seconds per part"
+            f"{escaped(metrics)}: damaged: its last line of kind train has no seconds per part"
         ) from error
     return numbers
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.evaluation.figures import save_figure
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, read_json, read_text
 from rankwise.files.writing import make_folder, write_text
 from rankwise.reproduce.figures import numbers
@@ -123,7 +123,7 @@ def _content(file: Path, name: str) -> dict[str, Any]:
         _results(content).verdicts()
     except (ParseError, KeyError, TypeError, AttributeError) as error:
         raise ReproduceError(
-            f"{shown(file)}: damaged ({error}); create it again with: rankwise reproduce {name} --train false"
+            f"{escaped(file)}: damaged ({error}); create it again with: rankwise reproduce {name} --train false"
         ) from error
     return dict(content)
 
@@ -185,7 +185,7 @@ def _notes(page: Path) -> dict[str, str]:
     try:
         text = read_text(page)
     except ParseError as error:
-        raise ReproduceError(f"{shown(page)}: its notes cannot be kept: {error}") from error
+        raise ReproduceError(f"{escaped(page)}: its notes cannot be kept: {error}") from error
     # Pages of earlier versions call them "own words".
     found = re.findall(r"<!-- (?:notes|own words): (.+?) -->(.*?)<!-- end -->", text, re.DOTALL)
     return {name: text.strip() for name, text in found}

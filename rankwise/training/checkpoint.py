@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import torch
 
 from rankwise.errors import UserError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.trailer import matches_trailer, trailer
 from rankwise.files.writing import write_whole
 
@@ -104,23 +104,25 @@ def _instead(path: Path) -> str:
 
 def _load(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise CheckpointError(f"{shown(path)}: no such checkpoint")
+        raise CheckpointError(f"{escaped(path)}: no such checkpoint")
     matches = matches_trailer(path)  # files of earlier versions have none
     if matches is False:
         raise _damaged(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling damaged data can raise any error
-        reason = shown(str(error).splitlines()[0].partition(". ")[0]) if str(error) else type(error).__name__
+        reason = escaped(str(error).splitlines()[0].partition(". ")[0]) if str(error) else type(error).__name__
         raise CheckpointError(
-            f"{shown(path)}: not a rankwise checkpoint, or damaged; nothing was run from it ({reason})"
+            f"{escaped(path)}: not a rankwise checkpoint, or damaged; nothing was run from it ({reason})"
         ) from error
     if not isinstance(state, dict) or "progress" not in state:
-        raise CheckpointError(f"{shown(path)}: not a training state; pass the folder of a run to --resume")
+        raise CheckpointError(f"{escaped(path)}: not a training state; pass the folder of a run to --resume")
     if matches is None and "format" in state:
         raise _damaged(path)
     return state
 
 
 def _damaged(path: Path) -> CheckpointError:
-    return CheckpointError(f"{shown(path)}: damaged: its checksum does not match its content; nothing was run from it")
+    return CheckpointError(
+        f"{escaped(path)}: damaged: its checksum does not match its content; nothing was run from it"
+    )

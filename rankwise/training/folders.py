@@ -12,7 +12,7 @@ from typing import Any
 
 from rankwise.config.reading import flat, not_a_run, read_recipe
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import parse_yaml
 from rankwise.files.writing import WriteError, explained, make_folder
 from rankwise.training.lock import refuse_if_locked
@@ -61,8 +61,8 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
             )
         if folder.is_symlink():
             raise SettingsError(
-                f"{shown(folder)} is a link to {shown(folder.resolve())}: --overwrite does not follow links; use "
-                f"--run {shown(folder.resolve())}"
+                f"{escaped(folder)} is a link to {escaped(folder.resolve())}: --overwrite does not follow links; use "
+                f"--run {escaped(folder.resolve())}"
             )
         refuse_if_locked(folder)
         with explained(folder, "deleted"):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rankwise.distributed import all_raise, rank
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, parse_json
 from rankwise.files.writing import explained, make_folder
 
@@ -52,7 +52,7 @@ def refuse_if_locked(folder: Path) -> None:
 def _acquire(folder: Path) -> int:
     path = folder / NAME
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise SettingsError(f"{shown(path)}: not a lock of rankwise, which is a regular file: delete it")
+        raise SettingsError(f"{escaped(path)}: not a lock of rankwise, which is a regular file: delete it")
     # A link is not followed: the folder may be untrusted, and the lock is also written to.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     while True:
@@ -61,7 +61,7 @@ def _acquire(folder: Path) -> int:
         if not _lock(handle):
             holder = _holder(handle)
             os.close(handle)
-            raise SettingsError(f"{shown(folder)}: {holder} is training here; wait for it or stop it first")
+            raise SettingsError(f"{escaped(folder)}: {holder} is training here; wait for it or stop it first")
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
                 break
@@ -95,8 +95,7 @@ def _lock(handle: int) -> bool:
 def _holder(handle: int) -> str:
     try:
         held = parse_json(os.pread(handle, 10_000, 0))
-        return (
-            f"process {held['pid']} on {shown(held['host'])} ({shown(held['command'])}, since {shown(held['since'])})"
-        )
+        host, command, since = (escaped(held[key]) for key in ("host", "command", "since"))
+        return f"process {held['pid']} on {host} ({command}, since {since})"
     except (ParseError, KeyError, TypeError):
         return "another process"

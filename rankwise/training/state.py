@@ -17,7 +17,7 @@ from rankwise.criterion import Criterion
 from rankwise.data.dataset import DetectionDataset
 from rankwise.distributed import all_raise
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, set_aside
 from rankwise.files.writing import remove_parts
 from rankwise.models import Detector
@@ -197,7 +197,7 @@ def _fitting() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = shown(" ".join(str(error).split())[:300])
+        reason = escaped(" ".join(str(error).split())[:300])
         raise SettingsError(
             f"the recipe does not match the checkpoint of the run ({reason}). Resume without flags for --model and "
             f"--loss, or start a new run"

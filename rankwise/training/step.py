@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rankwise.criterion import Criterion, Losses
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.models import Detector
 from rankwise.training.tracking import Stopwatch
 from rankwise.types import Batch, Predictions
@@ -58,7 +58,7 @@ def compile_errors(folder: Path) -> Iterator[None]:
             raise
         reason = " ".join(str(error).partition("\n\nSet TORCH")[0].split())[:300]  # without torch's advice on debugging
         raise SettingsError(
-            f"--train.compile: torch.compile does not work here ({shown(reason)})\n"
+            f"--train.compile: torch.compile does not work here ({escaped(reason)})\n"
             f"To continue without it: rankwise train --resume {folder} --train.compile false"
         ) from error
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rankwise.distributed import all_reduce_sum_
 from rankwise.errors import SettingsError
-from rankwise.files.names import shown, shown_lines
+from rankwise.files.names import escaped, escaped_lines
 from rankwise.files.parsing import ParseError, parse_json, read_bytes
 from rankwise.files.writing import not_written, write_text
 from rankwise.training.plan import Clock, Plan, format_duration
@@ -202,7 +202,7 @@ class Tracker:
 
     def say(self, text: str) -> None:
         """Prints a line above the progress bar."""
-        self.console.print(shown_lines(text), soft_wrap=True, markup=False)
+        self.console.print(escaped_lines(text), soft_wrap=True, markup=False)
 
     def summarize(self, watch: Stopwatch, skipped: int, faults: int) -> None:
         """Prints at the end how the time was spent and what was skipped."""
@@ -247,7 +247,7 @@ def _lines_before(path: Path, step: int, evaluated: int) -> list[str]:
     try:
         text = read_bytes(path, limit=2**32).decode(errors="replace")
     except ParseError as error:
-        raise SettingsError(f"{shown(path)}: {error}: delete it to resume without the log so far") from error
+        raise SettingsError(f"{escaped(path)}: {error}: delete it to resume without the log so far") from error
     kept = []
     for line in text.splitlines(keepends=True):
         try:

@@ -10,7 +10,7 @@ from data_folders import CLASSES, write_coco_folder, write_voc_folder, write_yol
 from rankwise.data import check
 from rankwise.data.formats import open_dataset
 from rankwise.errors import DataError
-from rankwise.files.names import shown
+from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, parse_json, parse_yaml
 
 HEAD = "train: images/train\nval: images/val\n"
@@ -143,4 +143,4 @@ def test_a_list_of_voc_that_is_not_text_names_files_that_are_missing(tmp_path):
 
 
 def test_invisible_characters_are_shown():
-    assert shown("a\ufeffb\u200bc\u2060") == r"a\ufeffb\u200bc\u2060"
+    assert escaped("a\ufeffb\u200bc\u2060") == r"a\ufeffb\u200bc\u2060"
