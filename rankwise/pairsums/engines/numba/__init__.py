@@ -67,7 +67,7 @@ class NumbaEngine(SumsEngine):
             return _WideSums(arrays) if ramps is None else _StepSums(arrays, *ramps)
         assert isinstance(spec.distance, Sigmoid)
         order = arrays.p.argsort()
-        lattice = sigmoid.layout(arrays.p, order, spec.distance.lam, arrays.flat.values.dtype)
+        lattice = sigmoid.layout(arrays.p, order, spec.distance.lam, arrays.samples.values.dtype)
         return _WideSums(arrays) if lattice is None else _SigmoidSums(arrays, order, *lattice)
 
 
@@ -81,35 +81,38 @@ class _Arrays:
 
     def __init__(self, group: Group, spec: RankingSpec) -> None:
         self.distance = spec.distance
-        self.flat, self.skip = passes.flat(group.values.numpy()), group.skip.numpy()
+        self.samples = passes.whole(group.values.numpy(), group.skip.numpy())
         self.p, self.quality = group.positives.numpy(), group.quality.numpy()
         self.with_error = isinstance(spec.distance, SigmoidCrossEntropy)
 
-    def added(self, sums: Callable[[int, int, np.ndarray], int], rows: int, table: int) -> tuple[np.ndarray, float]:
+    def added(self, sums: Callable[[passes.Part, np.ndarray], int], rows: int, table: int) -> tuple[np.ndarray, float]:
         """The sums over all negatives, and their largest magnitude.
 
         Args:
-            sums: ``sums(begin, end, out)`` adds those over some samples to zeros, [rows, P], and returns the largest
-                magnitude as an integer.
+            sums: ``sums(part, out)`` adds those over a part to zeros, [rows, P], and returns its largest magnitude as
+                an integer.
             rows: How many sums each positive has.
             table: How many numbers the tables for this hold.
         """
 
-        def work(begin: int, end: int) -> tuple[np.ndarray, int]:
+        def work(part: passes.Part) -> tuple[np.ndarray, int]:
             out = np.zeros((rows, len(self.p)))
-            return out, sums(begin, end, out)
+            return out, sums(part, out)
 
         (total, most), *others = self.in_parts(work, table)
         for out, bits in others:
             total += out
             most = max(most, bits)
-        largest = np.array(most, self.flat.bits.dtype).view(self.flat.values.dtype)
+        largest = np.array(most, self.samples.bits.dtype).view(self.samples.values.dtype)
         return total, float(largest if largest <= HUGE else np.abs(self._negatives()).max(initial=0))
 
-    def in_parts(self, work: Callable[[int, int], Result], table: int) -> list[Result]:
-        """Calls ``work(begin, end)`` for parts of the samples, one per thread, each with a table of so many numbers."""
-        samples = self.flat.values.size
-        return in_parts(work, samples, max(MIN_SAMPLES_PER_THREAD, samples * table // TABLES))
+    def in_parts(self, work: Callable[[passes.Part], Result], table: int) -> list[Result]:
+        """Calls ``work`` for parts of the samples, one per thread, each with a table of so many numbers."""
+
+        def of(begin: int, end: int) -> Result:
+            return work(self.samples._replace(begin=begin, end=end))
+
+        return in_parts(of, self.samples.end, max(MIN_SAMPLES_PER_THREAD, self.samples.end * table // TABLES))
 
     def sorted(self, order: np.ndarray) -> passes.Sorted:
         """The positives, whose logits ``order`` sorts."""
@@ -133,8 +136,8 @@ class _Arrays:
 
     def _negatives(self) -> np.ndarray:
         """A copy of the values, with 0 for all that are not negatives."""
-        values = self.flat.values.copy()
-        for first, end in self.skip:
+        values = self.samples.values.copy()
+        for first, end in self.samples.skip:
             values[first:end] = 0
         return values
 
@@ -156,13 +159,10 @@ class _SigmoidSums:
 
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs; all values are 1, no formula has others with a sigmoid."""
-        arrays, given = self.arrays, self.given
+        arrays = self.arrays
         compute = sigmoid.sums_of_few if self.few else many.sums_of_many
-
-        def sums(begin: int, end: int, out: np.ndarray) -> Any:
-            return compute(arrays.flat, begin, end, arrays.skip, *given, arrays.with_error, lower, out)
-
-        found, largest = arrays.added(sums, 5, 8 * self.cells)
+        given = *self.given, arrays.with_error, lower
+        found, largest = arrays.added(lambda part, out: compute(part, *given, out), 5, 8 * self.cells)
         if not largest <= HUGE:
             self.wide = _WideSums(arrays)
             return self.wide.over(values, lower)
@@ -181,13 +181,8 @@ class _SigmoidSums:
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · S(x_v - p_u), and 0 elsewhere."""
-        arrays, target, lattice = self.arrays, out.numpy(), self.lattice
-        given = arrays.p, self.order, weights.numpy(), self.kernels
-
-        def work(begin: int, end: int) -> None:
-            sigmoid.gradient(arrays.flat, begin, end, arrays.skip, lattice, *given, target)
-
-        arrays.in_parts(work, 8 * self.cells)
+        given = self.lattice, self.arrays.p, self.order, weights.numpy(), self.kernels, out.numpy()
+        self.arrays.in_parts(lambda part: sigmoid.gradient(part, *given), 8 * self.cells)
 
 
 class _StepSums:
@@ -204,13 +199,9 @@ class _StepSums:
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
         arrays, counts = self.arrays, np.stack(values)
-        given = self.cells, self.ramps, self.positives, counts
-
-        def sums(begin: int, end: int, out: np.ndarray) -> Any:
-            return step.sums(arrays.flat, begin, end, arrays.skip, *given, out)
-
-        kinds = len(counts)
-        found, largest = arrays.added(sums, 1 + kinds + (kinds if lower else 0), 8 * self.number)
+        kinds, given = len(counts), (self.cells, self.ramps, self.positives, counts)
+        rows = 1 + kinds + (kinds if lower else 0)
+        found, largest = arrays.added(lambda part, out: step.sums(part, *given, out), rows, 8 * self.number)
         rank, everyone, below = found[0], found[1 : 1 + kinds], found[1 + kinds :]
         faults = 0 if largest < np.inf else arrays.faults()
         return Over(arrays.sums(rank, None), everyone, arrays.sums(below, None) if lower else None, faults)
@@ -222,12 +213,8 @@ class _StepSums:
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · H(x_v - p_u), and 0 elsewhere."""
-        arrays, given, target = self.arrays, (self.cells, self.ramps, weights.numpy()), out.numpy()
-
-        def work(begin: int, end: int) -> None:
-            step.gradient(arrays.flat, begin, end, arrays.skip, *given, target)
-
-        arrays.in_parts(work, 2 * self.number)
+        given = self.cells, self.ramps, weights.numpy(), out.numpy()
+        self.arrays.in_parts(lambda part: step.gradient(part, *given), 2 * self.number)
 
 
 class _WideSums:
@@ -244,9 +231,9 @@ class _WideSums:
         arrays, counts = self.arrays, np.stack(values)
         kinds, number = counts.shape
 
-        def work(begin: int, end: int) -> np.ndarray:
+        def work(part: passes.Part) -> np.ndarray:
             sums = np.zeros((2, number))
-            wide.sums(arrays.flat.values, begin, end, arrays.skip, self.p, self.kind, *sums)
+            wide.sums(part, self.p, self.kind, *sums)
             return sums
 
         over_negatives = np.empty((2, number))
@@ -265,9 +252,5 @@ class _WideSums:
 
     def gradient(self, weights: Tensor, out: Tensor) -> None:
         """Write each negative's Σ_u weights_u · rank(x_v - p_u), and 0 elsewhere."""
-        arrays, ordered, target = self.arrays, weights.numpy()[self.order], out.numpy()
-
-        def work(begin: int, end: int) -> None:
-            wide.gradient(arrays.flat.values, begin, end, arrays.skip, self.p, ordered, self.kind, target)
-
-        arrays.in_parts(work, len(ordered))
+        given = self.p, weights.numpy()[self.order], self.kind, out.numpy()
+        self.arrays.in_parts(lambda part: wide.gradient(part, *given), len(self.p))

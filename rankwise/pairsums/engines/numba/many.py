@@ -29,22 +29,12 @@ POSITIVES_PER_BLOCK = 512
 
 @compiled
 def sums_of_many(
-    flat: Any,
-    begin: Any,
-    end: Any,
-    skip: Any,
-    positives: Any,
-    lattice: Any,
-    k: Any,
-    lam: Any,
-    with_error: Any,
-    with_lower: Any,
-    out: Any,
+    part: Any, positives: Any, lattice: Any, k: Any, lam: Any, with_error: Any, with_lower: Any, out: Any
 ) -> Any:
     """The same as `sums_of_few`."""
     at = located(positives.p, positives.order, lattice)
-    largest = over_negatives(flat, begin, end, skip, lattice, at, k, with_error, out)
-    if begin == 0:
+    largest = over_negatives(part, lattice, at, k, with_error, out)
+    if part.begin == 0:
         table = np.zeros((np.int64(lattice.high - lattice.low) + 2, 4))
         _scatter(at, np.arange(len(positives.p)), table)
         read(table, at, k, False, out[2], out[2])

@@ -22,12 +22,24 @@ SAMPLES_PER_BLOCK = 2048
 BOXES = 16
 
 
-class Flat(NamedTuple):
-    """Flat logits, the same memory as integers, and the mask that takes the sign off those."""
+class Part(NamedTuple):
+    """The samples that one thread reads.
+
+    Attributes:
+        values: The flat logits of all samples, float32 or float64 [n].
+        bits: The same memory as integers, [n].
+        mask: All bits of these but the sign.
+        skip: Which samples are not negatives, sorted disjoint intervals, int64 [k, 2].
+        begin: The first to read.
+        end: One past the last.
+    """
 
     values: np.ndarray
     bits: np.ndarray
     mask: Any
+    skip: np.ndarray
+    begin: int
+    end: int
 
 
 #: The integers of the same size as a float, by its bytes, and all their bits but the sign.
@@ -100,10 +112,10 @@ class Edges(NamedTuple):
 LATTICE_TABLES, EDGES_TABLES = 2, 4
 
 
-def flat(values: np.ndarray) -> Flat:
-    """Contiguous float32 or float64 logits, [n]."""
+def whole(values: np.ndarray, skip: np.ndarray) -> Part:
+    """All samples, contiguous."""
     integer, mask = INTEGERS[values.itemsize]
-    return Flat(values, values.view(integer), mask)
+    return Part(values, values.view(integer), mask, skip, 0, values.size)
 
 
 def lattice(scale: float, low: float, high: float, dtype: Any) -> Lattice:
@@ -244,27 +256,24 @@ def _leave_out(skip: Any, following: Any, first: Any, stop: Any, row: Any, index
 
 
 @compiled
-def moments(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, table: Any) -> Any:
-    """Add moments of the offsets of some negatives to their cells; the largest magnitude of samples, as an integer.
+def moments(part: Any, cells: Any, table: Any) -> Any:
+    """Add moments of the offsets of a part's negatives to their cells; its largest magnitude, as an integer.
 
     Args:
-        flat: The samples.
-        begin: The first of them.
-        end: One past the last.
-        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        part: The samples.
         cells: `Lattice` or `Edges`.
         table: [2 or 4, cells + 1, moments].
     """
     index, offset = np.empty(SAMPLES_PER_BLOCK, np.uint32), np.full(SAMPLES_PER_BLOCK, cells.low)
-    largest = flat.mask - flat.mask
+    largest = part.mask - part.mask
     one, two, three, four = table[0], table[1], table[2 % len(table)], table[3 % len(table)]
-    following = np.searchsorted(skip[:, 1], begin, side="right")
-    for first in range(begin, end, SAMPLES_PER_BLOCK):
-        stop = min(first + SAMPLES_PER_BLOCK, end)
+    following = np.searchsorted(part.skip[:, 1], part.begin, side="right")
+    for first in range(part.begin, part.end, SAMPLES_PER_BLOCK):
+        stop = min(first + SAMPLES_PER_BLOCK, part.end)
         size = stop - first
-        largest = _largest(flat.bits[first:stop], flat.mask, largest)
-        locate(flat.values[first:stop], cells, index, offset)
-        following = _leave_out(skip, following, first, stop, np.uint32(len(one) - 1), index)
+        largest = _largest(part.bits[first:stop], part.mask, largest)
+        locate(part.values[first:stop], cells, index, offset)
+        following = _leave_out(part.skip, following, first, stop, np.uint32(len(one) - 1), index)
         for k in range(0, size // 4 * 4, 4):
             add_powers(cells, one, index[k], offset[k])
             add_powers(cells, two, index[k + 1], offset[k + 1])
@@ -284,25 +293,22 @@ def added(tables: Any) -> Any:
 
 
 @compiled
-def evaluate(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, coefficients: Any, out: Any) -> None:
-    """Write the value of its cell's polynomial at each of some samples; the last row is that of no negative.
+def evaluate(part: Any, cells: Any, coefficients: Any, out: Any) -> None:
+    """Write the value of its cell's polynomial at each sample of a part; the last row is that of no negative.
 
     Args:
-        flat: The samples.
-        begin: The first of them.
-        end: One past the last.
-        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        part: The samples.
         cells: `Lattice` or `Edges`.
         coefficients: [cells + 1, moments].
-        out: One number per sample.
+        out: One number for each of all samples.
     """
     index, offset = np.empty(SAMPLES_PER_BLOCK, np.uint32), np.full(SAMPLES_PER_BLOCK, cells.low)
     last = np.uint32(len(coefficients) - 1)
-    following = np.searchsorted(skip[:, 1], begin, side="right")
-    for first in range(begin, end, SAMPLES_PER_BLOCK):
-        stop = min(first + SAMPLES_PER_BLOCK, end)
-        locate(flat.values[first:stop], cells, index, offset)
-        following = _leave_out(skip, following, first, stop, last, index)
+    following = np.searchsorted(part.skip[:, 1], part.begin, side="right")
+    for first in range(part.begin, part.end, SAMPLES_PER_BLOCK):
+        stop = min(first + SAMPLES_PER_BLOCK, part.end)
+        locate(part.values[first:stop], cells, index, offset)
+        following = _leave_out(part.skip, following, first, stop, last, index)
         target, whole = out[first:stop], (stop - first) // LANES * LANES
         for k in range(0, whole, LANES):
             evaluate_polynomials(cells, coefficients, index, offset, k, target)

@@ -316,37 +316,22 @@ def pairs(q: Any, first: Any, end: Any, start: Any, with_error: Any, among: Any,
 
 
 @compiled
-def over_negatives(
-    flat: Any, begin: Any, end: Any, skip: Any, lattice: Any, at: Any, k: Any, with_error: Any, out: Any
-) -> Any:
-    """Write the sums of S, and of softplus if wanted, over some negatives, [2, P]; the samples' largest magnitude."""
+def over_negatives(part: Any, lattice: Any, at: Any, k: Any, with_error: Any, out: Any) -> Any:
+    """Write the sums of S, and of softplus if wanted, over a part's negatives, [2, P]; its largest magnitude."""
     tables = np.zeros((LATTICE_TABLES, np.int64(lattice.high - lattice.low) + 2, 4))
-    largest = moments(flat, begin, end, skip, lattice, tables)
+    largest = moments(part, lattice, tables)
     read(added(tables), at, k, with_error, out[0], out[1])
     return largest
 
 
 @compiled
 def sums_of_few(
-    flat: Any,
-    begin: Any,
-    end: Any,
-    skip: Any,
-    positives: Any,
-    lattice: Any,
-    k: Any,
-    lam: Any,
-    with_error: Any,
-    with_lower: Any,
-    out: Any,
+    part: Any, positives: Any, lattice: Any, k: Any, lam: Any, with_error: Any, with_lower: Any, out: Any
 ) -> Any:
-    """Each positive's sums over some negatives; with the first of these also those over positives.
+    """Each positive's sums over the negatives of a part; with the first part also those over positives.
 
     Args:
-        flat: The samples.
-        begin: The first of them.
-        end: One past the last.
-        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        part: The samples.
         positives: The positives, `Sorted`.
         lattice: The cells.
         k: The `Kernels` of these cells.
@@ -356,11 +341,11 @@ def sums_of_few(
         out: S and softplus over negatives, S over positives, S and softplus over those of lower quality, zeros [5, P].
 
     Returns:
-        The largest magnitude of the samples, as an integer.
+        The largest magnitude in the part, as an integer.
     """
     at = located(positives.p, positives.order, lattice)
-    largest = over_negatives(flat, begin, end, skip, lattice, at, k, with_error, out)
-    if begin == 0:
+    largest = over_negatives(part, lattice, at, k, with_error, out)
+    if part.begin == 0:
         q, among = by_quality(positives, lam), np.full(len(positives.p), 0.5)  # itself
         pairs(q, 0, len(among), 0, with_error and with_lower, among, out[3], out[4])
         for i in range(len(among)):
@@ -378,12 +363,10 @@ def higher_of_few(positives: Any, lattice: Any, k: Any, lam: Any, weights: Any, 
 
 
 @compiled
-def gradient(
-    flat: Any, begin: Any, end: Any, skip: Any, lattice: Any, p: Any, order: Any, weights: Any, k: Any, out: Any
-) -> None:
-    """Write Σ_u weights_u · S(x_v - p_u) at each of some negatives v, and 0 elsewhere: see `passes.evaluate`."""
+def gradient(part: Any, lattice: Any, p: Any, order: Any, weights: Any, k: Any, out: Any) -> None:
+    """Write Σ_u weights_u · S(x_v - p_u) at each negative v of a part, and 0 elsewhere: see `passes.evaluate`."""
     cubics = np.zeros((np.int64(lattice.high - lattice.low) + 2, 4))
     adjoint(located(p, order, lattice), weights, k, cubics)
     if np.isnan(weights).any():
         cubics[:-1] = np.nan
-    evaluate(flat, begin, end, skip, lattice, cubics.astype(flat.values.dtype), out)
+    evaluate(part, lattice, cubics.astype(part.values.dtype), out)

@@ -136,16 +136,11 @@ def _ask(tree: Any, total: Any, order: Any, u: Any, low: Any, high: Any, out: An
 
 
 @compiled
-def sums(
-    flat: Any, begin: Any, end: Any, skip: Any, cells: Any, ramps: Any, positives: Any, values: Any, out: Any
-) -> Any:
-    """Each positive's sum of H over some negatives; with the first of these also those over positives.
+def sums(part: Any, cells: Any, ramps: Any, positives: Any, values: Any, out: Any) -> Any:
+    """Each positive's sum of H over the negatives of a part; with the first part also those over positives.
 
     Args:
-        flat: The samples.
-        begin: The first of them.
-        end: One past the last.
-        skip: Which are not negatives, sorted disjoint intervals, int64 [k, 2].
+        part: The samples.
         cells: `Edges`.
         ramps: The ramps of the positives.
         positives: The positives, `Sorted`.
@@ -154,12 +149,12 @@ def sums(
             row of values; if there is space, also over those of lower quality; zeros [1 + K or 1 + 2K, P].
 
     Returns:
-        The largest magnitude of the samples, as an integer.
+        The largest magnitude in the part, as an integer.
     """
     tables = np.zeros((EDGES_TABLES, 2 * len(values[0]) + 2, 2))
-    largest = moments(flat, begin, end, skip, cells, tables)
+    largest = moments(part, cells, tables)
     _read(added(tables), ramps, out[0])
-    if begin == 0:
+    if part.begin == 0:
         order = _ordered(positives.p, positives.order, ramps.delta)
         _among(order, positives.quality, positives.sorting, values, out[1 : 1 + len(values)], out[1 + len(values) :])
     return largest
@@ -178,13 +173,13 @@ def push(positives: Any, weights: Any, delta: Any, higher: Any) -> Any:
 
 
 @compiled
-def gradient(flat: Any, begin: Any, end: Any, skip: Any, cells: Any, ramps: Any, weights: Any, out: Any) -> None:
-    """Write Σ_u weights_u · H(x_v - p_u) at each of some negatives v, and 0 elsewhere: see `passes.evaluate`."""
+def gradient(part: Any, cells: Any, ramps: Any, weights: Any, out: Any) -> None:
+    """Write Σ_u weights_u · H(x_v - p_u) at each negative v of a part, and 0 elsewhere: see `passes.evaluate`."""
     lines = np.zeros((2 * len(weights) + 2, 2))
     _adjoint(ramps, weights, lines)
     if np.isnan(weights).any():
         lines[:-1] = np.nan
-    evaluate(flat, begin, end, skip, cells, lines, out)
+    evaluate(part, cells, lines, out)
 
 
 @compiled

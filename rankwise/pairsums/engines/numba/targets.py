@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankwise.jit import compiled
-from rankwise.pairsums.engines.numba.passes import flat
+from rankwise.pairsums.engines.numba.passes import INTEGERS
 from rankwise.threads import in_parts
 
 #: Targets that are compared with zero at once.
@@ -29,7 +29,8 @@ def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -
         counted: Which entries are read, contiguous bool [A, C], or [A, 1] for whole rows; None for all.
         rounding: By how much a target may leave [0, 1].
     """
-    values, bits, _ = flat(targets.view(-1).numpy())
+    values = targets.view(-1).numpy()
+    bits = values.view(INTEGERS[values.itemsize][0])
     kept = np.zeros(0, np.bool_) if counted is None else counted.view(-1).numpy()
     entries = 1 if counted is None else targets.shape[1] // counted.shape[1]
 

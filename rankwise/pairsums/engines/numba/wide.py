@@ -63,9 +63,9 @@ def _first_near(p: Any, x: Any, above: Any) -> Any:
 
 
 @compiled
-def sums(values: Any, begin: Any, end: Any, skip: Any, p: Any, kind: Any, rank: Any, error: Any) -> None:
-    """Add each sorted positive's sums of rank and error (times λ) over some negatives."""
-    number = len(p)
+def sums(part: Any, p: Any, kind: Any, rank: Any, error: Any) -> None:
+    """Add each sorted positive's sums of rank and error (times λ) over the negatives of a part."""
+    (values, _, _, skip, begin, end), number = part, len(p)
     # Of the samples far above the first so many positives: their number, and the sum of their distances to the last of
     # these. Differences are summed, not logits: a shift that all logits share would cost the digits.
     passed, total = np.zeros(number + 1), np.zeros(number + 1)
@@ -98,9 +98,9 @@ def sums(values: Any, begin: Any, end: Any, skip: Any, p: Any, kind: Any, rank: 
 
 
 @compiled
-def gradient(values: Any, begin: Any, end: Any, skip: Any, p: Any, weights: Any, kind: Any, out: Any) -> None:
-    """Write Σ_u weights_u · rank(x - p_u) over sorted positives at each of some negatives, and 0 elsewhere."""
-    number = len(p)
+def gradient(part: Any, p: Any, weights: Any, kind: Any, out: Any) -> None:
+    """Write Σ_u weights_u · rank(x - p_u) over sorted positives at each negative of a part, and 0 elsewhere."""
+    (values, _, _, skip, begin, end), number = part, len(p)
     passed = np.zeros(number + 1)
     passed[0] = np.nan if np.isnan(weights).any() else 0.0
     passed[1:] = np.cumsum(weights)
