@@ -258,35 +258,32 @@ class SigmoidSums:
     def chunks(self, number: int, columns: int | None = None) -> list[slice]:
         """Slices of a number of positives, one per block of a matrix; its columns are the points unless given.
 
-        With floors, there are also the moments of the cells of an interval, in two tables.
+        With floors, there are also the derivatives in the cells of an interval.
         """
-        near = 0 if self.floors is None else 2 * self.precision.moments * self.length
+        near = 0 if self.floors is None else self.precision.moments * self.length
         step = max(1, MAX_ENTRIES // (columns or len(self.points) + near))
         return [slice(start, min(start + step, number)) for start in range(0, number, step)]
 
     def _sums_over(self, tables: Tensor, chosen: Tensor | slice = slice(None)) -> Sums:
         """For the chosen positives, the sums over the samples of tables [T, moments, rows]; [T, P] each."""
-        u = self.units[chosen]
-        whole = tables if self.floors is None else self.floors.whole(tables)
+        u, floors, number = self.units[chosen], self.floors, None
+        whole = tables if floors is None else floors.whole(tables)
         weights = self.coarsened(whole).sum(1).flatten(1).T  # of the points, [points, T]
-        rank, error, number = u.new_empty(3, len(u), len(tables))
+        rank, error = u.new_empty(2, len(u), len(tables))
+        if floors is not None:
+            centred = floors.centred(tables, whole)
+            number = centred[0][:, 0, -1:] - centred[0][:, 0, floors.under[chosen]]
         for part in self.chunks(len(u)):
             z = self.points - u[part, None]
-            s, mistakes = z.sigmoid(), softplus(z, threshold=40.0) if self.with_error else z
-            if self.floors is not None:
-                above = self.floors.above(chosen, part)
-                s, mistakes = s * above, mistakes * above
-                torch.mm(above, weights, out=number[part])
-            torch.mm(s, weights, out=rank[part])
+            if floors is not None:
+                floors.only_above(z, chosen, part)
+            torch.mm(z.sigmoid(), weights, out=rank[part])
             if self.with_error:
-                torch.mm(mistakes, weights, out=error[part])
-            if self.floors is not None:
-                for sums, more in zip(
-                    (rank, error, number), self.floors.near(tables, whole, chosen, part), strict=True
-                ):
+                torch.mm(softplus(z, threshold=40.0), weights, out=error[part])
+            if floors is not None:
+                for sums, more in zip((rank, error), floors.near(*centred, chosen, part), strict=False):
                     sums[part] += more
-        errors = error.T / self.lam if self.with_error else rank.T
-        return Sums(rank.T, errors, None if self.floors is None else number.T)
+        return Sums(rank.T, error.T / self.lam if self.with_error else rank.T, number)
 
     def _lower(self, values: Tensor) -> Sums:
         """For each positive u, sums over the positives v of lower quality, weighted by ``values``."""
@@ -321,8 +318,10 @@ class SigmoidSums:
             return self.refined(self.many.at_points(weights)).flatten()
         values, u = torch.zeros_like(self.points), self.units
         for part in self.chunks(len(u)):
-            s = (self.points - u[part, None]).sigmoid_()
-            values += weights[part] @ (s if self.floors is None else s * self.floors.above(slice(None), part))
+            z = self.points - u[part, None]
+            if self.floors is not None:
+                self.floors.only_above(z, slice(None), part)
+            values += weights[part] @ z.sigmoid_()
         cells = self.refined(values)
         return (cells if self.floors is None else self.floors.rows(cells, weights)).flatten()
 
