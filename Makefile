@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests start many processes: what one has compiled, the next need not.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install run test pytest test-rfdetr lint docs bench soak clean
 
 install: $(STAMP)
@@ -20,7 +23,7 @@ run: install  ## Train on the built-in dataset, evaluate, and draw what the dete
 test: install  ## Lint and test, beside each other: one core lints while the other compiles kernels and starts to test.
 	$(MAKE) --jobs 2 lint pytest
 
-# Files of tests side by side, one thread each: that is quicker than one after the other on several threads.
+# Files of tests side by side, one thread each: that is quicker than one after the other on several threads. The number of processes is in tests/conftest.py.
 pytest: install
 	$(BIN)/python -m tests.compile_kernels
 	OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -19,6 +19,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job;
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+if os.environ.get("TRITON_INTERPRET") == "1":
+    from interpreter_speed import patch_language_once
+
+    patch_language_once()
+
+
 #: Folders of which no file takes ten seconds.
 QUICK = {"assign", "boxes", "data", "evaluation", "models"}
 
@@ -38,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs TRITON_INTERPRET=1"))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path.parent.name in QUICK))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: while a test waits for processes that it has started, another one runs."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -249,15 +249,18 @@ def test_other_models_are_refused() -> None:
 @pytest.mark.slow
 def test_a_ranked_retinanet_learns_eight_images_by_heart() -> None:
     torch.manual_seed(0)
-    dataset = ShapesDataset("train", images=8, size=128)
+    size, steps = 64, 60
+    dataset = ShapesDataset("train", images=8, size=size)
     images = [image / 255 for image, _ in dataset]
     targets = [target for _, target in dataset]
-    model = use_ranking(retinanet(size=128), loss=APELoss(), assigner=ATSS()).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
-    for _ in range(100):
+    model = use_ranking(retinanet(size=size), loss=APELoss(), assigner=ATSS()).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps)
+    for _ in range(steps):
         optimizer.zero_grad()
         sum(model(images, targets).values()).backward()
         optimizer.step()
+        schedule.step()
     with torch.no_grad():
         found = model.eval()(images)
     detections = {target["image_id"]: kept for target, kept in zip(targets, found, strict=True)}

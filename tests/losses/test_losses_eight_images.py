@@ -23,17 +23,22 @@ from rankwise.models.settings import (
 SIDE = 64
 
 #: Steps of training and the highest learning rate, where a loss needs more steps or smaller ones.
-GENTLY = {"DRLoss": (150, 0.002), "SmoothAPLoss": (90, 0.01)}
+GENTLY = {
+    "CorrelationLoss": (60, 0.01),
+    "DRLoss": (100, 0.003),
+    "GHMLoss": (60, 0.01),
+    "RankDetLoss": (60, 0.01),
+    "SmoothAPLoss": (90, 0.01),
+}
 
-#: AP50 that a loss must reach: 70, or where it learns more slowly less. A detector whose loss is always zero, is turned
-#: around or lifts the positives only stays below 5.
+#: AP50 that a loss must reach: 70, or where it learns more slowly less. Without a loss, a detector stays below 10.
 LEAST = {"ALRPLoss": 60.0, "RankDetLoss": 60.0}
 
 #: The box settings that a loss asks for.
 BOX = {"ALRPLoss": BoxSettings(1.0), "RankSortLoss": BoxSettings(1.0, "score")}
 
 
-def train(loss: Loss, seed: int = 0) -> float:
+def train(loss: Loss, seed: int = 1) -> float:
     """AP50 on eight images after training on them."""
     torch.manual_seed(seed)
     dataset = ShapesDataset("train", images=8, size=SIDE)
@@ -41,7 +46,7 @@ def train(loss: Loss, seed: int = 0) -> float:
     bins = {"coding": "ltrb", "bins": 8} if isinstance(loss, losses.GeneralizedFocalLoss) else {}
     settings = DetectorSettings(
         input=InputSettings(SIDE, SIDE),
-        backbone=BackboneSettings("resnet10t", args={"channels": [16, 32, 64, 128], "stem_width": 16}),
+        backbone=BackboneSettings("resnet10t", args={"channels": [8, 16, 32, 64], "stem_width": 8}),
         neck=NeckSettings(32, extra_levels=0, norm="bn"),
         head=HeadSettings(32, depth=1, norm="bn", **bins),
         anchors=AnchorSettings(base=3.0),
@@ -50,7 +55,7 @@ def train(loss: Loss, seed: int = 0) -> float:
     detector = Detector(settings, dataset.classes)
     criterion = Criterion(loss, ATSS(), BOX.get(type(loss).__name__))
     optimizer = torch.optim.AdamW(detector.parameters(), lr=0.004, weight_decay=0.05, fused=True)
-    steps, rate = GENTLY.get(type(loss).__name__, (60, 0.01))
+    steps, rate = GENTLY.get(type(loss).__name__, (40, 0.012))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps)
     for _ in range(steps):
         optimizer.zero_grad()
