@@ -126,7 +126,8 @@ def test_every_detector_loss_and_assigner_of_the_tables_trains_two_steps(recipes
     for number, row in enumerate(chosen):
         recipe = recipes[row.recipe, row.coco]
         small = replace(recipe.model.backbone, pretrained=False, args=tiny.model.backbone.args)
-        model = replace(recipe.model, input=tiny.model.input, backbone=small)
+        thin = {"neck": replace(recipe.model.neck, channels=32), "head": replace(recipe.model.head, channels=32)}
+        model = replace(recipe.model, input=tiny.model.input, backbone=small, **thin)
         recipe = replace(recipe, data=tiny.data, model=model, train=replace(tiny.train, epochs=recipe.train.epochs))
         run = Run(recipe, tmp_path / str(number), fabric, *open_datasets(recipe.data, model.input))
         before = {name: weight.clone() for name, weight in run.detector.named_parameters() if weight.requires_grad}
