@@ -8,11 +8,11 @@ from typing import Any
 
 
 def patch_language_once() -> None:
-    """Lets a function that a kernel calls use the language as the kernel has patched it.
+    """Lets the functions of `triton.language` stay as the interpreter has replaced them.
 
-    The interpreter replaces the functions of `triton.language` when a kernel starts and restores them when it ends. It
-    replaces them again in every call of another function in between, which changes nothing and takes a quarter of the
-    time.
+    It replaces them when a kernel starts and in every call of another function, and restores them when the kernel ends,
+    which takes a quarter of the time. The tests of the interpreter have a process of their own, so nothing else needs
+    them.
     """
     try:
         from triton.runtime import interpreter
@@ -23,9 +23,8 @@ def patch_language_once() -> None:
 
     def patch_once(function: Any) -> Any:
         used = [part for part in function.__globals__.values() if inspect.ismodule(part)]
-        used = [part for part in (language, language.core) if part in used]
-        if used and not any(language.core.is_builtin(part.load) for part in used):
-            return None  # the scope, which only kernels restore
-        return patch(function)
+        if any(part in used and language.core.is_builtin(part.load) for part in (language, language.core)):
+            patch(function)
+        return interpreter._LangPatchScope()  # with nothing to restore
 
     interpreter._patch_lang = patch_once
