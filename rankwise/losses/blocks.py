@@ -61,13 +61,15 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result], compiled: boo
     Args:
         samples: The samples.
         work: Called with each block, on several threads at once.
-        compiled: Whether it is compiled and needs no small blocks: they are as large as what a thread gets at least.
+        compiled: Whether it is compiled and divides its samples itself: then there is one block per thread.
     """
     logits = samples.values.contiguous()
     count, classes = logits.shape
     if logits.device.type != "cpu":
         return [work(_whole(samples, logits))] if count else []
-    step = max(1, ENTRIES_PER_BLOCK * (BLOCKS_PER_THREAD if compiled else 1) // classes)
+    step = max(1, ENTRIES_PER_BLOCK // classes)
+    if compiled:
+        step = max(step * BLOCKS_PER_THREAD, -(-count // torch.get_num_threads()))
     starts = list(range(0, count, step))
     first = torch.searchsorted(samples.rows, torch.tensor([*starts, count])).tolist()
     positives = list(itertools.starmap(slice, itertools.pairwise(first)))

@@ -20,6 +20,9 @@ TABLES = 4
 
 ONE, HALF = np.float32(1), np.float32(0.5)
 
+#: A bin is uncertain if the score is closer to an edge than this.
+NEAR = np.float32(1e-6)
+
 #: e^x for x below this is not a normal float32.
 LOWEST = np.float32(-87)
 
@@ -131,16 +134,25 @@ def _exclude(negatives: Any, first: Any, stop: Any, following: Any, values: Any,
 
 @compiled
 def _bins(logits: Any, edges: Any, b: Any) -> None:
-    """bins = bin of each score. Rounding may place a score in the next one, so the edges decide, which are logits."""
+    """bins = bin of each score. Next to an edge rounding may choose the wrong one, so the logit of the edge decides."""
     bins, last = np.float32(edges.size - 1), np.float32(edges.size - 2)
+    near = bins * NEAR
+    some = np.int32(0)
     for k in range(logits.size):
-        at = b.p[k] * bins
-        at = at if at > 0 else np.float32(0)  # in this order NaN becomes a number
-        b.bins[k] = np.uint32(np.int32(at if at < last else last))
-    for k in range(logits.size):
-        at = b.bins[k]
-        at = np.uint32(at - np.uint32(logits[k] < edges[at]))  # not below the first, which is -infinity
-        b.bins[k] = min(np.uint32(at + np.uint32(logits[k] >= edges[at + 1])), np.uint32(last))
+        exact = b.p[k] * bins
+        exact = exact if exact > 0 else np.float32(0)  # in this order NaN becomes a number
+        at = np.floor(exact if exact < last else last)
+        b.bins[k] = np.uint32(np.int32(at))
+        b.bits[k] = np.int32(((exact - at < near) & (at > 0)) | (exact - at > ONE - near))
+        some |= b.bits[k]
+    if some:
+        for k in range(logits.size):
+            if b.bits[k]:
+                at = b.bins[k]
+                if at > 0 and logits[k] < edges[at]:
+                    b.bins[k] = at - np.uint32(1)
+                elif at + 1 < edges.size - 1 and logits[k] >= edges[at + 1]:
+                    b.bins[k] = at + np.uint32(1)
 
 
 @compiled

@@ -2,7 +2,8 @@
 
 The exponent is a product of differences, so that sorting the samples does not simplify the sum. With f and q in [0, 1],
 a power series separates it into factors of i and of j, as in a fast multipole method: moments of all j give the sums
-of every i. Time and memory are linear in the number of samples.
+of every i. Time and memory are linear in the number of samples. In small groups, the pairs themselves are fewer than
+the terms of the series.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ MIN_TERM = 1e-13
 
 #: Samples per block: their powers stay in cache.
 SAMPLES_PER_BLOCK = 512
+
+#: Up to so many pairs per sample are summed one by one.
+MAX_PAIRS = 32
 
 
 def product_sums(f: Tensor, q: Tensor, group: Tensor, groups: int, a: float, values: Tensor) -> Tensor:
@@ -33,6 +37,11 @@ def product_sums(f: Tensor, q: Tensor, group: Tensor, groups: int, a: float, val
     Returns:
         The sums, float64 [P, K].
     """
+    sizes = torch.bincount(group, minlength=groups)
+    if int(sizes.square().sum()) <= MAX_PAIRS * len(f):
+        i, j = _pairs(group, sizes)
+        errors = torch.exp(-a * (f[i] - f[j]) * (q[i] - q[j]))
+        return torch.zeros_like(values).index_add_(0, i, errors[:, None] * values[j])
     f, q = f - 0.5, q - 0.5  # smaller products need fewer powers
     # -a (f_i - f_j)(q_i - q_j) = -a f_i q_i - a f_j q_j + a f_i q_j + a q_i f_j, and the last two become series.
     own = torch.exp(-a * f * q)
@@ -50,6 +59,16 @@ def product_sums(f: Tensor, q: Tensor, group: Tensor, groups: int, a: float, val
         powers = _powers(f[block], degree)[:, :, None] * _powers(q[block], degree)[:, None, :]
         result[block] = own[block, None] * torch.einsum("bkl,bklv->bv", powers, moments[group[block]])
     return result
+
+
+def _pairs(group: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """All pairs of samples of the same group: two indices, group by group."""
+    order = group.argsort()
+    repeats = sizes[group[order]]  # each sample forms a pair with all of its group
+    i = order.repeat_interleave(repeats)
+    number = torch.arange(len(i), device=i.device) - (repeats.cumsum(0) - repeats).repeat_interleave(repeats)
+    first = sizes.cumsum(0) - sizes
+    return i, order[first[group[i]] + number]
 
 
 def _degree(bound: float) -> int:
