@@ -107,6 +107,7 @@ def test_any_finite_float32_is_summed_right_and_in_bounds(tmp_path):
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_engines; test_engines.huge('numba')"
     here = Path(__file__).parent
     settings = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(here.parents[1])}
+    settings["NUMBA_OPT"] = "0"  # optimizing would take longer than it saves
     settings["PYTHONPATH"] += os.pathsep + str(here.parent)  # for what the tests of several packages share
     command = [sys.executable, "-c", code, str(here)]
     done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
