@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.blocks import Block, is_compiled, negatives, over_blocks, total
+from rankwise.losses.blocks import Block, over_blocks, total
 from rankwise.losses.inputs import Samples
 
 
@@ -33,13 +33,10 @@ def bin_sums(samples: Samples, bins: int, softplus: bool = False) -> Tensor:
 
         tables = np.zeros((scores_numba.TABLES, bins + 1, 2))
         edges = _edges(bins, torch.float32)
-        scores_numba.bin_sums(negatives(block), edges, softplus, scores_numba.buffers(), tables)
+        scores_numba.bin_sums(block.negatives(), edges, softplus, scores_numba.buffers(), tables)
         return torch.from_numpy(tables.sum(0)[:-1].T)
 
-    compiled = is_compiled(samples)
-    return total(
-        over_blocks(samples, of_compiled if compiled else of_block, compiled), like=samples.logits.new_zeros(2, bins)
-    )
+    return total(over_blocks(samples, of_block, of_compiled), like=samples.logits.new_zeros(2, bins))
 
 
 def bin_gradient(samples: Samples, table: Tensor, both: bool) -> Tensor:
@@ -64,10 +61,9 @@ def bin_gradient(samples: Samples, table: Tensor, both: bool) -> Tensor:
         from rankwise.losses import scores_numba
 
         out, edges = gradient[block.rows].view(-1).numpy(), _edges(len(table), torch.float32)
-        scores_numba.bin_gradient(negatives(block), edges, table.numpy(), both, scores_numba.buffers(), out)
+        scores_numba.bin_gradient(block.negatives(), edges, table.numpy(), both, scores_numba.buffers(), out)
 
-    compiled = is_compiled(samples)
-    over_blocks(samples, of_compiled if compiled else of_block, compiled)
+    over_blocks(samples, of_block, of_compiled)
     return gradient
 
 

@@ -54,21 +54,31 @@ class Block:
             values.view(-1).index_fill_(0, self.positives, otherwise)
         return values
 
+    def negatives(self) -> Negatives:
+        """Its negatives for compiled passes."""
+        from rankwise.losses.scores_numba import Negatives
 
-def over_blocks(samples: Samples, work: Callable[[Block], Result], compiled: bool = False) -> list[Result]:
+        ignored = np.zeros((0, 1), np.bool_) if self.ignored is None else self.ignored.contiguous().numpy()
+        return Negatives(self.logits.view(-1).numpy(), self.logits.shape[1], self.positives.numpy(), ignored)
+
+
+def over_blocks(
+    samples: Samples, work: Callable[[Block], Result], compiled: Callable[[Block], Result] | None = None
+) -> list[Result]:
     """Runs ``work`` for all blocks of rows and returns the results in order; on a GPU there is only one block.
 
     Args:
         samples: The samples.
         work: Called with each block, on several threads at once.
-        compiled: Whether it is compiled and divides its samples itself: then there is one block per thread.
+        compiled: The same compiled by numba, for float32 on a CPU. It is called with one large block per thread.
     """
     logits = samples.values.contiguous()
     count, classes = logits.shape
     if logits.device.type != "cpu":
         return [work(_whole(samples, logits))] if count else []
-    step = max(1, ENTRIES_PER_BLOCK // classes)
-    if compiled:
+    step, blocks_per_thread = max(1, ENTRIES_PER_BLOCK // classes), BLOCKS_PER_THREAD
+    if compiled is not None and logits.dtype == torch.float32 and find_spec("numba") is not None:
+        work, blocks_per_thread = compiled, 1
         step = max(step * BLOCKS_PER_THREAD, -(-count // torch.get_num_threads()))
     starts = list(range(0, count, step))
     first = torch.searchsorted(samples.rows, torch.tensor([*starts, count])).tolist()
@@ -86,21 +96,7 @@ def over_blocks(samples: Samples, work: Callable[[Block], Result], compiled: boo
         with torch.inference_mode(inference):
             return [one(number) for number in range(begin, end)]
 
-    return list(itertools.chain.from_iterable(in_parts(some, len(starts), 1 if compiled else BLOCKS_PER_THREAD)))
-
-
-def is_compiled(samples: Samples) -> bool:
-    """Whether passes over these samples are compiled by numba."""
-    logits = samples.logits
-    return logits.device.type == "cpu" and logits.dtype == torch.float32 and find_spec("numba") is not None
-
-
-def negatives(block: Block) -> Negatives:
-    """The negatives of a block for compiled passes."""
-    from rankwise.losses.scores_numba import Negatives
-
-    ignored = np.zeros((0, 1), np.bool_) if block.ignored is None else block.ignored.contiguous().numpy()
-    return Negatives(block.logits.view(-1).numpy(), block.logits.shape[1], block.positives.numpy(), ignored)
+    return list(itertools.chain.from_iterable(in_parts(some, len(starts), blocks_per_thread)))
 
 
 def _whole(samples: Samples, logits: Tensor) -> Block:

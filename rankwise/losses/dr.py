@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rankwise.losses.blocks import Block, is_compiled, negatives, over_blocks, total
+from rankwise.losses.blocks import Block, over_blocks, total
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 
@@ -109,14 +109,12 @@ class DRLoss(SamplewiseLoss):
         def of_compiled(block: Block) -> Tensor:
             from rankwise.losses import scores_numba
 
-            sums, given, own = np.zeros((2, groups)), negatives(block), group[block.rows].numpy()
+            sums, given, own = np.zeros((2, groups)), block.negatives(), group[block.rows].numpy()
             length = given.classes if groups > 1 else given.logits.size
             scores_numba.expectation_sums(given, own, length, self._sharpness, scores_numba.buffers(), sums)
             return torch.from_numpy(sums)
 
-        compiled = is_compiled(samples)
-        results = over_blocks(samples, of_compiled if compiled else of_block, compiled)
-        mass, moment = total(results, like=samples.logits.new_zeros(2, groups))
+        mass, moment = total(over_blocks(samples, of_block, of_compiled), like=samples.logits.new_zeros(2, groups))
         mass = torch.where(mass > 0, mass, 1.0)
         return mass, moment / mass
 
@@ -137,13 +135,12 @@ class DRLoss(SamplewiseLoss):
         def of_compiled(block: Block) -> None:
             from rankwise.losses import scores_numba
 
-            given, own, numbers = negatives(block), group[block.rows].numpy(), (constant.numpy(), pull.numpy())
+            given, own, numbers = block.negatives(), group[block.rows].numpy(), (constant.numpy(), pull.numpy())
             length = given.classes if len(pull) > 1 else given.logits.size
             out, buffers = gradient[block.rows].view(-1).numpy(), scores_numba.buffers()
             scores_numba.expectation_gradient(given, own, length, self._sharpness, *numbers, buffers, out)
 
-        compiled = is_compiled(samples)
-        over_blocks(samples, of_compiled if compiled else of_block, compiled)
+        over_blocks(samples, of_block, of_compiled)
         return gradient
 
 

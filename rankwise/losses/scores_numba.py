@@ -26,8 +26,8 @@ NEAR = np.float32(1e-6)
 #: e^x for x below this is not a normal float32.
 LOWEST = np.float32(-87)
 
-#: e^x is 2^n · e^r, where n is the integer nearest to x / ln 2. The first part of ln 2 has few digits: n times it is
-#: exact, and so is r.
+#: e^x is 2^n · e^r, where n is the integer nearest to x / ln 2. The first part of ln 2 has few digits, so that n
+#: times it is exact.
 PER_LN2, LN2_HIGH, LN2_LOW = np.float32(1 / np.log(2)), np.float32(0.693359375), np.float32(np.log(2) - 0.693359375)
 
 #: The series of e^r, |r| < 0.35, from its seventh power down to the second: an error of 5e-9.
@@ -148,11 +148,10 @@ def _bins(logits: Any, edges: Any, b: Any) -> None:
     if some:
         for k in range(logits.size):
             if b.bits[k]:
-                at = b.bins[k]
-                if at > 0 and logits[k] < edges[at]:
-                    b.bins[k] = at - np.uint32(1)
-                elif at + 1 < edges.size - 1 and logits[k] >= edges[at + 1]:
-                    b.bins[k] = at + np.uint32(1)
+                while b.bins[k] > 0 and logits[k] < edges[b.bins[k]]:
+                    b.bins[k] -= np.uint32(1)
+                while b.bins[k] + 2 < edges.size and logits[k] >= edges[b.bins[k] + 1]:
+                    b.bins[k] += np.uint32(1)
 
 
 @compiled

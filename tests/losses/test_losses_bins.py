@@ -26,7 +26,7 @@ def negatives(logits: Tensor) -> Samples:
 
 
 @pytest.mark.parametrize("numba", [True, False])
-@pytest.mark.parametrize("bins", [2, 10, 30, 99, 100])
+@pytest.mark.parametrize("bins", [2, 10, 30, 99, 100, 3000])
 def test_scores_next_to_an_edge_are_in_the_bin_of_their_logit(bins, numba, monkeypatch):
     if not numba:
         monkeypatch.setattr("rankwise.losses.blocks.find_spec", lambda name: None)
@@ -107,7 +107,7 @@ def test_any_finite_logit_has_a_finite_gradient(name, size):
     logits[1::7] = -size
     value, gradient = value_and_gradient(name, logits, labels, quality, image)
     assert torch.isfinite(gradient).all()
-    if size < 1e30:  # DR's and GHM's terms of positives are linear in the logit
+    if size < 1e30 or name != "GHM":  # its terms are linear in the logit, and their sum leaves float32
         exact, _ = value_and_gradient(name, logits.double(), labels, quality.double(), image)
         assert value == pytest.approx(exact, rel=1e-5)
 
