@@ -54,13 +54,13 @@ def fit_set(  # type: ignore[no-untyped-def]
     column = tl.arange(0, BLOCK)
     inside = column < columns
     at = row.to(tl.int64) * columns + column
-    there = tl.load(valid + at, mask=inside, other=0).to(tl.int1)
-    x = tl.load(values + at, mask=inside & there, other=0.0)
-    one = there.to(tl.float64)
+    present = tl.load(valid + at, mask=inside, other=0).to(tl.int1)
+    x = tl.load(values + at, mask=inside & present, other=0.0)
+    one = present.to(tl.float64)
     count = tl.maximum(tl.sum(one), 1.0)
-    any_there = tl.sum(one) > 0
-    m0 = tl.where(any_there, tl.min(tl.where(there, x, float("inf"))), 0.0)
-    m1 = tl.where(any_there, tl.max(tl.where(there, x, float("-inf"))), 0.0)
+    any_present = tl.sum(one) > 0
+    m0 = tl.where(any_present, tl.min(tl.where(present, x, float("inf"))), 0.0)
+    m1 = tl.where(any_present, tl.max(tl.where(present, x, float("-inf"))), 0.0)
     w0 = count * 0 + 0.5
     w1 = w0
     v0 = w0 + 0.5
@@ -72,7 +72,7 @@ def fit_set(  # type: ignore[no-untyped-def]
         log0 = tl.log(w0) - 0.5 * (LOG_TWO_PI + tl.log(v0)) - 0.5 * (x - m0) * (x - m0) / v0
         log1 = tl.log(w1) - 0.5 * (LOG_TWO_PI + tl.log(v1)) - 0.5 * (x - m1) * (x - m1) / v1
         e = tl.exp(-tl.abs(log0 - log1))
-        likelihood = tl.sum(tl.where(there, tl.maximum(log0, log1) + tl.log(1.0 + e), 0.0)) / count
+        likelihood = tl.sum(tl.where(present, tl.maximum(log0, log1) + tl.log(1.0 + e), 0.0)) / count
         large = one / (1.0 + e)
         small = one * e / (1.0 + e)
         first = log0 >= log1

@@ -64,11 +64,11 @@ def fit(values: Tensor, valid: Tensor, tolerance: float, floor: float, iteration
     """See :func:`rankwise.assign.gmm.fit_mixtures`: weights, means and variances [3, 2, T], and what has converged."""
     parameters = torch.empty(3, 2, len(values), dtype=torch.float64)
     converged = torch.zeros(len(values), dtype=torch.bool)
-    rows, there, out, done = values.contiguous().numpy(), valid.numpy(), parameters.numpy(), converged.numpy()
+    rows, present, out, done = values.contiguous().numpy(), valid.numpy(), parameters.numpy(), converged.numpy()
 
     def work(begin: int, end: int) -> None:
         part = slice(begin, end)
-        _fit(rows[part], there[part], tolerance, floor, iterations, out[:, :, part], done[part])
+        _fit(rows[part], present[part], tolerance, floor, iterations, out[:, :, part], done[part])
 
     in_parts(work, len(values), 32)
     return parameters, converged

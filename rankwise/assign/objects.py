@@ -67,7 +67,7 @@ class Objects:
                     raise ValueError(f"target {number} of the batch: {len(target[name])} {name} for {count} boxes")
         ends = list(accumulate(counts))
         total = sum(counts)
-        places = torch.tensor(
+        indices = torch.tensor(
             [
                 *(image for image, count in enumerate(counts) for _ in range(count)),
                 *(index for count in counts for index in range(count)),
@@ -75,12 +75,12 @@ class Objects:
             ],
             dtype=torch.int64,
         )
-        image, index, first = to_device(places, device).split([total, total, len(counts)])
+        image, index, first = to_device(indices, device).split([total, total, len(counts)])
         if not total:
             return cls(torch.zeros(0, 4, device=device), image, image, index, first, counts)
         boxes = torch.cat([target["boxes"].reshape(-1, 4) for target in targets]).float()
         labels = torch.cat([target["labels"].reshape(-1) for target in targets]).long()
-        _check(boxes, labels, classes, places, total)
+        _check(boxes, labels, classes, indices, total)
         crowd = None
         if any(target.get("iscrowd") is not None for target in targets):
             crowd = torch.cat([crowds_of(target) for target in targets])
@@ -92,7 +92,7 @@ class Objects:
         objects, regions = (torch.where(one[:, None], no_area, boxes) for one in (crowd, ~crowd))
         region_image = image
         if crowd.device.type == "cpu":  # if their number is known at no cost
-            regions, region_image = regions[crowd], places[:total][crowd]
+            regions, region_image = regions[crowd], indices[:total][crowd]
         moved = (to_device(one, device) for one in (crowd, regions, region_image))
         return cls(to_device(objects, device), to_device(labels, device), image, index, first, counts, *moved)
 
@@ -118,12 +118,12 @@ class Objects:
         return list(accumulate(self.counts))
 
 
-def _check(boxes: Tensor, labels: Tensor, classes: int, places: Tensor, total: int) -> None:
+def _check(boxes: Tensor, labels: Tensor, classes: int, indices: Tensor, total: int) -> None:
     faulty = ~boxes.isfinite().all(1) | (labels < 0) | (labels >= classes)
     if bool(faulty.any()):
         at = int(faulty.nonzero()[0])
         raise ValueError(
-            f"target {int(places[at])} of the batch, object {int(places[total + at])}: box {boxes[at].tolist()} with "
+            f"target {int(indices[at])} of the batch, object {int(indices[total + at])}: box {boxes[at].tolist()} with "
             f"label {int(labels[at])}; boxes must be finite and labels from 0 to {classes - 1}"
         )
 

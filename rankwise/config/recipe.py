@@ -23,7 +23,7 @@ from rankwise.criterion import BoxSettings
 from rankwise.data.transforms import AugmentSettings
 from rankwise.errors import SettingsError
 from rankwise.from_dict import from_dict
-from rankwise.images.settings import InputSettings
+from rankwise.images.settings import LEAST_SIDE, InputSettings
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss
 from rankwise.models.settings import DetectorSettings
@@ -141,8 +141,9 @@ def expand(parser: ArgumentParser, arguments: list[str]) -> list[str]:
 
 def _sized(size: str, files: list[Path], whole: list[str]) -> list[str]:
     """Flags that set the short side of the input and scale the other sizes of the recipe in proportion."""
-    if not size.isdecimal() or not int(size):
-        raise SettingsError(f"--size {size}".strip() + ": expected an integer, the short side of the input in pixels")
+    if not size.isdecimal() or int(size) < LEAST_SIDE:
+        expected = f"expected an integer of {LEAST_SIDE} or more, the short side of the input in pixels"
+        raise SettingsError(f"--size {size}".strip() + f": {expected}")
     try:
         written = yaml.safe_load(whole[-1].partition("=")[2])["input"] if whole else _written(files, "model", "input")
         before = from_dict(InputSettings, written, "model.input")
@@ -153,7 +154,7 @@ def _sized(size: str, files: list[Path], whole: list[str]) -> list[str]:
     def scaled(value: Any) -> Any:
         if isinstance(value, tuple):
             return [scaled(one) for one in value]
-        return max(1, round(value * int(size) / before.short_side))
+        return max(LEAST_SIDE, round(value * int(size) / before.short_side))
 
     sizes = {name: getattr(augment, name) for name in ("short_sides", "short_range", "max_side", "square")}
     flags = [f"--model.input.short_side={size}", f"--model.input.max_side={scaled(before.max_side)}"]

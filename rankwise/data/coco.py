@@ -260,8 +260,10 @@ def _annotation_files(root: Path) -> dict[str, Path]:
     # COCO's captions_* and person_keypoints_* files are not splits. Its lists of test images are, if the images exist.
     unseen = {stem.removeprefix(_UNSEEN): path for stem, path in files.items() if stem.startswith(_UNSEEN)}
     if instances:
-        there = {split: path for split, path in unseen.items() if any(map(Path.is_dir, _test_folders(root, split)))}
-        files = instances | {split: path for split, path in there.items() if split not in instances}
+        with_images = {
+            split: path for split, path in unseen.items() if any(map(Path.is_dir, _test_folders(root, split)))
+        }
+        files = instances | {split: path for split, path in with_images.items() if split not in instances}
     for path in sorted(root.glob("*/_annotations.coco.json")):
         files.setdefault(path.parent.name, path)
     if not files and (root / "_annotations.coco.json").is_file():

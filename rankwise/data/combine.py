@@ -60,8 +60,8 @@ def make_mosaic(items: list[Item]) -> Item:
     targets = []
     corners = ((0, 0, y, x), (0, x, y, width - x), (y, 0, height - y, x), (y, x, height - y, width - x))
     for order, (top, left, tall, wide) in zip(torch.randperm(4).tolist(), corners, strict=True):
-        other, shown = items[order]
-        part, seen = _filling(other, shown, tall, wide)
+        other, other_target = items[order]
+        part, seen = _filling(other, other_target, tall, wide)
         canvas[:, top : top + tall, left : left + wide] = part
         targets.append(seen | {"boxes": seen["boxes"] + torch.tensor([left, top, left, top])})
     return canvas, _joined(target, targets)

@@ -175,8 +175,16 @@ class Loader:
                     f"workers to see the error"
                 ) from error
             if isinstance(batch, DataError):
+                self.close()
                 raise batch
             yield batch
+
+    def close(self) -> None:
+        """Ends the workers; another epoch starts new ones. As garbage, each would keep torch waiting for 5 seconds."""
+        batches: Any = self._loader._iterator  # of workers that stay for the next epoch
+        self._loader._iterator = None
+        if batches is not None:
+            batches._shutdown_workers()
 
 
 def _started(loader: DataLoader[Any]) -> Iterator[Any]:

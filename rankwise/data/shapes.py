@@ -271,7 +271,7 @@ class ShapesDataset(DetectionDataset):
         transform: Transform | None = None,
     ) -> None:
         if split not in _SPLITS:
-            raise DataError(f"split is {split!r}; the built-in dataset has {', '.join(map(repr, _SPLITS))}")
+            raise DataError(f"the built-in dataset has no {split} split, only {', '.join(_SPLITS)}")
         images = _IMAGES[split] if images is None else images
         if images < 1 or size < 32 or seed < 0:
             raise DataError(

@@ -15,7 +15,7 @@ from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
 from rankwise.data.combine import visible
 from rankwise.data.hue import Distort
-from rankwise.images.settings import InputSettings
+from rankwise.images.settings import LEAST_SIDE, InputSettings
 from rankwise.images.tensors import resize_for_input
 from rankwise.types import Target
 
@@ -62,27 +62,22 @@ class AugmentSettings:
     def __post_init__(self) -> None:
         for name in ("flip", "mosaic", "mixup"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be a probability from 0 to 1")
+                raise ValueError(f"augment.{name} is {getattr(self, name)}: it must be a probability from 0 to 1")
         for name, most in {"degrees": 180, "translate": 1, "scale": 0.95, "shear": 80}.items():
             if not 0 <= getattr(self, name) <= most:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to {most}")
-        if self.short_sides and self.short_range:
+                raise ValueError(f"augment.{name} is {getattr(self, name)}: it must be from 0 to {most}")
+        if sum(map(bool, (self.short_sides, self.short_range, self.square))) > 1:
             raise ValueError(
-                f"short_sides is {tuple(self.short_sides)} and short_range {tuple(self.short_range)}; set one of them"
+                f"augment.short_sides is {tuple(self.short_sides)}, augment.short_range {self.short_range} and "
+                f"augment.square {self.square}: set one of them"
             )
-        if any(side < 1 for side in self.short_sides):
-            raise ValueError(f"short_sides is {tuple(self.short_sides)}; sizes must be at least 1 pixel")
-        if self.short_range and not 1 <= self.short_range[0] <= self.short_range[1]:
-            raise ValueError(f"short_range is {tuple(self.short_range)}; give the smaller size first, at least 1 pixel")
-        if self.max_side is not None and self.max_side < 1:
-            raise ValueError(f"max_side is {self.max_side}; sizes are at least 1 pixel")
-        if self.square is not None:
-            if self.square < 1:
-                raise ValueError(f"square is {self.square}; it must be at least 1 pixel")
-            if self.short_sides or self.short_range:
-                raise ValueError(
-                    f"square is {self.square}, but short_sides or short_range set other training sizes; set one of them"
-                )
+        for name in ("short_sides", "short_range", "max_side", "square"):
+            value = getattr(self, name)
+            sizes = value if isinstance(value, tuple | list) else () if value is None else (value,)
+            if any(size < LEAST_SIDE for size in sizes):
+                raise ValueError(f"augment.{name} is {value}: it must be at least {LEAST_SIDE} pixels")
+        if self.short_range and self.short_range[0] > self.short_range[1]:
+            raise ValueError(f"augment.short_range is {tuple(self.short_range)}: give the smaller size first")
 
 
 class EvalTransform:

@@ -20,7 +20,7 @@ from rankwise.files.writing import make_folder, write_text
 from rankwise.models.confidence import rescored
 
 
-def calibrate_results(detections: Path, truth: Path, out: Path, console: Console | None = None) -> Evaluation:
+def calibrate_results(detections: Path, truth: Path, out: Path) -> Evaluation:
     """Fits a calibration to a COCO results file with scores from 0 to 1, prints its quality and writes it; returns the
     evaluation.
 
@@ -30,7 +30,7 @@ def calibrate_results(detections: Path, truth: Path, out: Path, console: Console
     Raises:
         DataError: If a file is invalid, or no detection is correct.
     """
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     annotations = _read_truth(truth)
     categories = sorted(annotations["categories"], key=lambda category: category["id"])
     category_ids = [category["id"] for category in categories]

@@ -73,7 +73,7 @@ def draw_score_against_iou(figure: Figure, panel: Axes, matches: Matches, title:
 def threshold_sweep(evaluation: Evaluation) -> Figure:
     """Precision, recall and F1 by score threshold over all classes, and F1 per class, with the best marked."""
     matches, names = evaluation.matches, list(evaluation.per_class)
-    figure, (together, classes) = new_panels(2, width=4.8, height=4.0)
+    figure, (overall, classes) = new_panels(2, width=4.8, height=4.0)
     values = sweep(matches)
     if len(values.scores):
         for name, line, color in (
@@ -81,22 +81,22 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
             ("recall", values.recall, "#E69F00"),
             ("F1", values.f1, "black"),
         ):
-            together.plot(values.scores, line, color=color, linewidth=2.4 if name == "F1" else 1.6, label=name)
+            overall.plot(values.scores, line, color=color, linewidth=2.4 if name == "F1" else 1.6, label=name)
         best = evaluation.thresholds.overall
         if best.f1 is not None:
-            together.axvline(best.score, color=_FAINT, linewidth=1, zorder=0)
-            together.plot([best.score], [best.f1], "o", color="black", markersize=6)
-            together.annotate(
+            overall.axvline(best.score, color=_FAINT, linewidth=1, zorder=0)
+            overall.plot([best.score], [best.f1], "o", color="black", markersize=6)
+            overall.annotate(
                 f"{best.f1:.2f} at {best.score:.3f}",
                 (best.score, best.f1),
                 (6, 6),
                 textcoords="offset points",
                 fontsize=9,
             )
-        together.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+        overall.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     else:
-        nothing_to_show(together)
-    style_panel(together, "score threshold", "", "all classes")
+        nothing_to_show(overall)
+    style_panel(overall, "score threshold", "", "all classes")
     named = len(names) <= NAMED_CLASSES
     for label, name in enumerate(names):
         values, best = sweep(matches, label), evaluation.thresholds.per_class[name]
@@ -110,7 +110,7 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
     if named and classes.lines:
         classes.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     style_panel(classes, "score threshold", "F1", "by class")
-    for panel in (together, classes):
+    for panel in (overall, classes):
         panel.set_ylim(0, 1.02)
     return figure
 

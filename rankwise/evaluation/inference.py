@@ -88,15 +88,15 @@ def detect(
     once = views == tta_views(detector.settings.input, TestSettings())
     if not once:
         dataset = dataset.with_transform(None)  # each view resizes the original image
-    mine = [index for index in range(len(dataset)) if index // batch_size % world_size == rank]
-    if not mine:
+    indices = [index for index in range(len(dataset)) if index // batch_size % world_size == rank]
+    if not indices:
         return found
     device = next(detector.parameters()).device
     training = detector.training
     detector.eval()
     size = detector.settings.input
     loader = build_loader(
-        dataset.subset(mine), batch_size, False, workers=workers, divisor=size.divisor, colour=size.mean_colour
+        dataset.subset(indices), batch_size, False, workers=workers, divisor=size.divisor, colour=size.mean_colour
     )
     for batch in loader.epoch(0):
         if stopped is not None and stopped():
@@ -145,11 +145,13 @@ def evaluate_detector(
     0, None on other ranks and if stopped; and the errors of unreadable images by name.
     """
     with distributed.all_raise():
-        mine = detect(detector, dataset, batch_size, workers, distributed.rank(), distributed.world_size(), stopped)
+        found_here = detect(
+            detector, dataset, batch_size, workers, distributed.rank(), distributed.world_size(), stopped
+        )
     if distributed.all_reduce_any(stopped is not None and stopped())[0]:
         return None, {}
     found = Found()
-    for share in distributed.all_gather_objects(mine):
+    for share in distributed.all_gather_objects(found_here):
         found.detections.update(share.detections)
         found.faults.update(share.faults)
     result = None

@@ -54,8 +54,8 @@ class CandidateScores:
 
     def of(self, number: int) -> CandidateScores:
         """The candidates of one object."""
-        mine = self.object == number
-        return CandidateScores(*(getattr(self, name)[mine] for name in self.__dataclass_fields__))
+        rows = self.object == number
+        return CandidateScores(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
 @torch.no_grad()
@@ -115,22 +115,22 @@ def object_clusters(scores: CandidateScores) -> Figure:
     The object is the one with the most candidates among those with two clusters.
     """
     figure, (panel,) = new_panels(1, width=4.8, height=4.6)
-    mine = scores.of(_object_with_most_candidates(scores))
-    if len(mine.object):
-        ranking, localization = mine.normalized_ranking, mine.normalized_localization
-        groups = (("worse cluster", ~mine.lower, ACCENT), ("better cluster", mine.lower, EMPHASIS))
+    candidates = scores.of(_object_with_most_candidates(scores))
+    if len(candidates.object):
+        ranking, localization = candidates.normalized_ranking, candidates.normalized_localization
+        groups = (("worse cluster", ~candidates.lower, ACCENT), ("better cluster", candidates.lower, EMPHASIS))
         for name, members, color in groups:
             panel.scatter(
                 ranking[members], localization[members], s=34, color=color, alpha=0.75, linewidths=0, label=name
             )
-        chosen = mine.positive
+        chosen = candidates.positive
         panel.scatter(
             ranking[chosen], localization[chosen], s=90, facecolors="none", edgecolors="black", label="positives"
         )
         panel.legend(fontsize=8, framealpha=0.85, edgecolor="none", loc="lower right")
     else:
         nothing_to_show(panel)
-    title = f"{len(mine.object)} candidates of one object, {int(mine.positive.sum())} positive"
+    title = f"{len(candidates.object)} candidates of one object, {int(candidates.positive.sum())} positive"
     style_panel(panel, "ranking score, normalized", "localization score, normalized", title)
     panel.set_xlim(-0.04, 1.04)
     panel.set_ylim(-0.04, 1.04)

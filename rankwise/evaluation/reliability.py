@@ -122,8 +122,8 @@ def compare(
 
     ``held_out`` says whether the scores of each image come from a map fitted to other images.
     """
-    shown = scores > ABOVE
-    before, after = (reliability(values[shown], correct[shown], iou[shown]) for values in (raw, scores))
+    counted = scores > ABOVE
+    before, after = (reliability(values[counted], correct[counted], iou[counted]) for values in (raw, scores))
     return ReliabilityCheck(before, after, held_out)
 
 

@@ -159,9 +159,9 @@ def at_scores(matches: Matches, classes: Sequence[str], scores: Mapping[str, flo
     kept = (found.scores >= limits[found.labels]) & ~matches.ignored if len(found.labels) else np.zeros(0, bool)
 
     def measured(score: float, label: int | None) -> Threshold:
-        mine = kept if label is None else kept & (found.labels == label)
+        counted = kept if label is None else kept & (found.labels == label)
         wanted = int((~objects.crowd & ((objects.labels == label) if label is not None else True)).sum())
-        correct, number = int(matches.correct[mine].sum()), int(mine.sum())
+        correct, number = int(matches.correct[counted].sum()), int(counted.sum())
         if not wanted:
             return Threshold(score)
         return Threshold(score, 2 * correct / (number + wanted), correct / number if number else None, correct / wanted)

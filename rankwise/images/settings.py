@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 from rankwise.errors import ModelError
 
+#: Minimum input side in pixels: torch cannot shrink an image of bytes to a single pixel.
+LEAST_SIDE = 2
+
 #: Maximum input side in pixels, because the settings may come from untrusted weights.
 MOST_SIDE = 20_000
 
@@ -39,7 +42,9 @@ class InputSettings:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
-        require(self.short_side >= 1, f"input.short_side is {self.short_side}: it must be at least 1")
+        require(
+            self.short_side >= LEAST_SIDE, f"input.short_side is {self.short_side}: it must be at least {LEAST_SIDE}"
+        )
         require(
             self.max_side >= self.short_side,
             f"input.max_side is {self.max_side}: it must be at least input.short_side, which is {self.short_side}",

@@ -78,9 +78,9 @@ class Samples:
         right = self.values.isfinite().all() & ((self.labels >= -1) & (self.labels <= self.logits.shape[1])).all()
         return torch.where(right, 1.0, torch.nan).to(self.logits.dtype)
 
-    def only_positives(self, values: Tensor, otherwise: float = 0) -> Tensor:
-        """``values`` [P], set to ``otherwise`` in rows that are not positive."""
-        return values if self.is_positive is None else values.where(self.is_positive, otherwise)
+    def only_positives(self, values: Tensor) -> Tensor:
+        """``values`` [P], set to 0 in rows that are not positive."""
+        return values if self.is_positive is None else values.where(self.is_positive, 0)
 
     def write(self, gradient: Tensor, slope: Tensor) -> None:
         """Writes the gradient of the positives [P] to ``gradient`` [A, C]."""

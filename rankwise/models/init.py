@@ -50,8 +50,12 @@ def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
             f"the --model flags that change the network"
         )
     detector.load_state_dict({**own, **rest}, strict=True)
-    there = {name.casefold(): index for index, name in enumerate(content.classes)}
-    pairs = [(here, there[name.casefold()]) for here, name in enumerate(detector.classes) if name.casefold() in there]
+    old_labels = {name.casefold(): index for index, name in enumerate(content.classes)}
+    pairs = [
+        (here, old_labels[name.casefold()])
+        for here, name in enumerate(detector.classes)
+        if name.casefold() in old_labels
+    ]
     if pairs:
         here, old = (torch.tensor(column) for column in zip(*pairs, strict=True))
         for name in _CLASS_LAYER:

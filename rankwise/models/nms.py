@@ -51,9 +51,9 @@ def vote(boxes: Tensor, scores: Tensor, group: Tensor, kept: Tensor, sigma: floa
     if not len(kept):
         return boxes[kept]
     sorted_group, order = group.sort(stable=True)
-    mine = group[kept]
-    first = torch.searchsorted(sorted_group, mine)
-    counts = torch.searchsorted(sorted_group, mine, right=True) - first
+    kept_group = group[kept]
+    first = torch.searchsorted(sorted_group, kept_group)
+    counts = torch.searchsorted(sorted_group, kept_group, right=True) - first
     if boxes.device.type == "cuda" and find_spec("triton") is not None:
         from rankwise.models.nms_triton import vote as vote_on_gpu
 

@@ -41,19 +41,19 @@ def vote_for_box(  # type: ignore[no-untyped-def]
     sum_y2 = tl.zeros([BLOCK], tl.float32)
     for begin in range(0, count, BLOCK):
         member = begin + tl.arange(0, BLOCK)
-        there = member < count
-        other = tl.load(order + start + member, mask=there, other=0)
-        x1 = tl.load(boxes + other * 4, mask=there, other=0.0)
-        y1 = tl.load(boxes + other * 4 + 1, mask=there, other=0.0)
-        x2 = tl.load(boxes + other * 4 + 2, mask=there, other=0.0)
-        y2 = tl.load(boxes + other * 4 + 3, mask=there, other=0.0)
-        score = tl.load(scores + other, mask=there, other=0.0)
+        mask = member < count
+        other = tl.load(order + start + member, mask=mask, other=0)
+        x1 = tl.load(boxes + other * 4, mask=mask, other=0.0)
+        y1 = tl.load(boxes + other * 4 + 1, mask=mask, other=0.0)
+        x2 = tl.load(boxes + other * 4 + 2, mask=mask, other=0.0)
+        y2 = tl.load(boxes + other * 4 + 3, mask=mask, other=0.0)
+        score = tl.load(scores + other, mask=mask, other=0.0)
         width = tl.maximum(tl.minimum(right, x2) - tl.maximum(left, x1), 0.0)
         height = tl.maximum(tl.minimum(bottom, y2) - tl.maximum(top, y1), 0.0)
         shared = width * height
         other_area = tl.maximum(tl.maximum(x2 - x1, 0.0) * tl.maximum(y2 - y1, 0.0), 1e-12)
         iou = shared / (area + other_area - shared)
-        weight = tl.where(there & (iou > 0), score * tl.exp(-(1 - iou) * (1 - iou) * inverse_sigma), 0.0)
+        weight = tl.where(mask & (iou > 0), score * tl.exp(-(1 - iou) * (1 - iou) * inverse_sigma), 0.0)
         total += weight
         sum_x1 += weight * x1
         sum_y1 += weight * y1

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rankwise.files.names import escaped, shortened
 from rankwise.from_dict import MOST_VALUES, from_dict
-from rankwise.images.settings import MOST_SIDE, InputSettings, require
+from rankwise.images.settings import LEAST_SIDE, MOST_SIDE, InputSettings, require
 
 #: timm arguments that rankwise sets itself or that load files. Settings may come from untrusted weights, and timm would
 #: unpickle the file of ``checkpoint_path``.
@@ -246,14 +246,14 @@ class TestSettings:
 
     def __post_init__(self) -> None:
         require(
-            len(self.short_sides) <= 100 and all(1 <= side <= MOST_SIDE for side in self.short_sides),
-            f"test.short_sides is {shortened(self.short_sides)}: give 1 to {MOST_SIDE} each",
+            len(self.short_sides) <= 100 and all(LEAST_SIDE <= side <= MOST_SIDE for side in self.short_sides),
+            f"test.short_sides is {shortened(self.short_sides)}: give {LEAST_SIDE} to {MOST_SIDE} each",
         )
         require(
             len(set(self.short_sides)) == len(self.short_sides),
             f"test.short_sides is {self.short_sides}: sizes must be unique",
         )
-        longest = max(self.short_sides, default=1)
+        longest = max(self.short_sides, default=LEAST_SIDE)
         require(
             self.max_side is None or self.max_side >= longest,
             f"test.max_side is {self.max_side}: it must be at least {longest}, the largest of test.short_sides",

@@ -71,7 +71,7 @@ def write_report(
     return target
 
 
-def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> Path | None:
+def report_on(measured: EvaluatedRun | None, again: str) -> Path | None:
     """Writes ``report.html`` next to the results of an evaluation and prints its path; returns the path.
 
     Errors are printed, not raised, and None is returned: the results of a training that may have taken days are already
@@ -80,13 +80,12 @@ def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> P
     Args:
         measured: The result of :func:`rankwise.evaluation.inference.evaluate_run`; None in processes other than rank 0.
         again: A command that writes the report later, for the error message.
-        images: Maximum number of images; those with the most errors are shown.
     """
     if measured is None:
         return None
     target = measured.folder / "report.html"
     try:
-        _write(target, [run_data(measured, *run_names([measured.run]))], images)
+        _write(target, [run_data(measured, *run_names([measured.run]))])
     except (UserError, OSError, MemoryError) as error:
         why = message_of(error) or "out of memory"
         print(f"no report: {why}\nAll results are saved; to write the report, run: {escaped(again)}", file=sys.stderr)
@@ -95,7 +94,7 @@ def report_on(measured: EvaluatedRun | None, again: str, images: int = 100) -> P
     return target
 
 
-def _write(target: Path, runs: Sequence[RunData], images: int) -> None:
+def _write(target: Path, runs: Sequence[RunData], images: int = 100) -> None:
     # A folder name may contain bytes that are not valid text; they become question marks.
     write_text(target, render(page_data(runs, images)), errors="replace")
 

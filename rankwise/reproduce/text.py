@@ -116,7 +116,7 @@ def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> 
 def on_screen(results: Results, console: Console) -> RichTable:
     """The table for the terminal. If it is too narrow, the values of the paper are below ours in parentheses."""
     names, rows = headline(results), cells(results)
-    wide = _shown(results, names, rows)
+    wide = _screen_table(results, names, rows)
     if console.measure(wide, options=console.options.update(width=1000)).maximum <= console.width:
         return wide
     ours = [index for index, name in enumerate(names) if not name.endswith(" paper")]
@@ -124,28 +124,28 @@ def on_screen(results: Results, console: Console) -> RichTable:
     for row in rows:
         below = [f"\n({row[index + 1]})" if index + 1 < len(row) and index + 1 not in ours else "" for index in ours]
         narrow.append([row[index].replace(" ± ", "\n± ") + paper for index, paper in zip(ours, below, strict=True)])
-    shown = _shown(results, [names[index] for index in ours], narrow)
-    shown.caption = "in parentheses: values of the paper"
-    return shown
+    table = _screen_table(results, [names[index] for index in ours], narrow)
+    table.caption = "in parentheses: values of the paper"
+    return table
 
 
-def _shown(results: Results, names: list[str], rows: list[list[str]]) -> RichTable:
-    shown = RichTable(title=results.table.title)
+def _screen_table(results: Results, names: list[str], rows: list[list[str]]) -> RichTable:
+    table = RichTable(title=results.table.title)
     for index, name in enumerate(names):
-        shown.add_column(name, justify="right" if index else "left", no_wrap=index > 0)
+        table.add_column(name, justify="right" if index else "left", no_wrap=index > 0)
     for row in rows:
-        shown.add_row(*row)
-    return shown
+        table.add_row(*row)
+    return table
 
 
 def verdicts_on_screen(results: Results) -> RichTable:
     """The paper's claims for the terminal."""
-    shown = RichTable(title="claims of the paper")
+    table = RichTable(title="claims of the paper")
     for name in ("claim", "held here", "found"):
-        shown.add_column(name)
+        table.add_column(name)
     for verdict in results.verdicts():
-        shown.add_row(verdict.claim, verdict.held, verdict.found)
-    return shown
+        table.add_row(verdict.claim, verdict.held, verdict.found)
+    return table
 
 
 def _in_paper(results: Results, column: str) -> bool:

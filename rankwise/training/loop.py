@@ -142,12 +142,14 @@ class Run:
             # Without gradients, an image takes about a third of the training time.
             self.clock = Clock(len(val_set) / settings.images_per_step / 3, at.seconds)
             self.tracker = Tracker(folder, fabric, self.plan, self.clock, settings.log_every, at.step, at.evaluated)
-        self.parts = Parts(settings.accumulate, fabric.world_size, self.undo, self.tracker.say)
+        self.parts = Parts(settings.accumulate, fabric.world_size, self.undo, self.tracker.print)
         if resume:
             start = f"resuming after step {at.step}" if saved else "no checkpoint yet: starting from the beginning"
-            self.tracker.say("all epochs are done" if self.is_done() else start)
+            self.tracker.print("all epochs are done" if self.is_done() else start)
             if saved and fabric.is_global_zero and changed:
-                self.tracker.say("with other settings: " + ", ".join(f"{k} {a} → {b}" for k, (a, b) in changed.items()))
+                self.tracker.print(
+                    "with other settings: " + ", ".join(f"{k} {a} → {b}" for k, (a, b) in changed.items())
+                )
                 self.tracker.write({"kind": "changed", "step": at.step, "epoch": at.epoch, "settings": changed})
 
     @property
@@ -162,9 +164,9 @@ class Run:
         data = self.loader.dataset, self.val_set
         lines = announcement(self.recipe, self.folder, self.fabric.device, *data, self.weights)
         for line in dict.fromkeys([*lines, *data[0].notes, *data[1].notes, *self.state.notes]):
-            self.tracker.say(line)
+            self.tracker.print(line)
         if warning := unreached(self.recipe.schedule, self.plan.steps_per_epoch, self.plan.steps):
-            self.tracker.say(warning)
+            self.tracker.print(warning)
         children = getattr(self.fabric.strategy.launcher, "procs", [])
         try:
             with compile_errors(self.folder), stop_signals(children) as stop, self.tracker.display(at.step):
@@ -187,6 +189,7 @@ class Run:
             ) from error
         finally:
             self.tracker.close()
+            self.loader.close()
 
     def is_done(self) -> bool:
         """Whether the run has done its steps and its last evaluation, or has run out of patience."""
@@ -210,7 +213,7 @@ class Run:
             at.step, at.batch = at.step + 1, at.batch + 1
             self.clock.step()
             if warning := fit_to_budget(plan, self.clock, at, settings.minutes, self.fabric.broadcast):
-                self.tracker.say(warning)
+                self.tracker.print(warning)
             images = min(settings.images_per_step, self.loader.images - (at.batch - 1) * settings.images_per_step)
             if self.tracker.step(at.step, at.epoch, values, images):
                 extra = {"skipped": at.skipped, "seconds": watch.seconds()}
@@ -238,11 +241,11 @@ class Run:
             raise batch
         # Dropout and the like depend only on the step, so that a resumed run behaves like an uninterrupted one.
         torch.manual_seed(self.recipe.train.seed * 1_000_003 + at.step * 1009 + self.fabric.global_rank)
-        self.buffers.keep()
+        self.buffers.save()
         decision, symptoms = Decision(*[False] * 5), Symptoms()
         seen: list[Predictions] = []
 
-        def go_on(predictions: Predictions) -> bool:
+        def is_usable(predictions: Predictions) -> bool:
             nonlocal decision, symptoms
             seen.append(predictions.detach())
             decision = self.decide(stop, batch, predictions)
@@ -250,9 +253,9 @@ class Run:
                 symptoms = diagnostics.symptoms_of_predictions(predictions, batch)
             return not decision.bad and not decision.failed
 
-        losses = self.parts.backward(self.fabric, self.model, self.criterion, batch, self.watch, go_on)
+        losses = self.parts.backward(self.fabric, self.model, self.criterion, batch, self.watch, is_usable)
         if decision.failed:
-            self.buffers.put_back()
+            self.buffers.restore()
             self.save()
             raise StoppedElsewhere
         if decision.faults:
@@ -300,7 +303,7 @@ class Run:
         at.skipped, at.bad_in_a_row = at.skipped + 1, at.bad_in_a_row + (not normal)
         everyone = diagnostics.joined(all_gather_objects(symptoms))
         wrong, images = ", ".join(everyone.wrong), list(everyone.images)
-        self.tracker.say(f"step {at.step + 1} skipped: not finite: {wrong}; images: {', '.join(images)}")
+        self.tracker.print(f"step {at.step + 1} skipped: not finite: {wrong}; images: {', '.join(images)}")
         self.tracker.write({"kind": "skipped", "step": at.step + 1, "epoch": at.epoch, "why": wrong, "images": images})
         if at.bad_in_a_row >= self.recipe.train.max_bad_steps:
             if not self.fabric.is_global_zero:
@@ -314,7 +317,7 @@ class Run:
     def undo(self) -> None:
         """Discards gradients and statistics of a skipped step."""
         self.optimizer.zero_grad(set_to_none=True)
-        self.buffers.put_back()
+        self.buffers.restore()
 
     def lower_scale(self, terms: dict[str, Tensor]) -> bool:
         """With 16-bit floats, lowers the loss scale; True if the scale was too high."""
@@ -326,18 +329,18 @@ class Run:
 
     def report_faults(self, batch: Batch) -> None:
         """Counts and names the unreadable images of the batch, of all processes."""
-        mine = [(str(target["name"]), target["fault"]) for target in batch.targets if target.get("fault")]
+        faults = [(str(target["name"]), target["fault"]) for target in batch.targets if target.get("fault")]
         at = self.progress
-        for name, why in chain(*all_gather_objects(mine)):
+        for name, why in chain(*all_gather_objects(faults)):
             at.faults += 1
             self.tracker.write({"kind": "fault", "step": at.step + 1, "epoch": at.epoch, "image": name, "why": why})
-            self.say_fault(name, why)
+            self.print_fault(name, why)
 
-    def say_fault(self, name: str, why: str) -> None:
+    def print_fault(self, name: str, why: str) -> None:
         """Reports a skipped image, once."""
         if name not in self._known_faults:
             self._known_faults.add(name)
-            self.tracker.say(f"image skipped: {why}")
+            self.tracker.print(f"image skipped: {why}")
 
     def evaluate(self, stop: StopFlag) -> None:
         """Evaluates the detector on the validation images and saves it if it is the best so far."""
@@ -354,7 +357,7 @@ class Run:
         if all_reduce_any(stop.raised)[0]:
             raise Interrupted(stop.number or signal.SIGTERM)
         for name, why in faults.items():
-            self.say_fault(name, why)
+            self.print_fault(name, why)
         self.clock.evaluation(time.monotonic() - start)
         best = False
         with all_raise():
@@ -366,7 +369,7 @@ class Run:
                 # Without validation objects there is no AP: the latest detector is then as good as any.
                 best = ap > at.best_ap or result.ap is None
                 when = f"epoch {at.epoch + 1}" if at.step else "before training"
-                self.tracker.say(
+                self.tracker.print(
                     f"{when}: AP {decimals(result.ap)}  AP50 {decimals(result.ap50)}  "
                     f"AP75 {decimals(result.ap75)}{'  (best so far)' if best else ''}"
                 )
@@ -377,7 +380,7 @@ class Run:
         at.stale = 0 if all_reduce_any(best)[0] else at.stale + 1
         if self.is_done() and at.step < self.plan.steps:
             evaluations = counted(at.stale, "evaluation")
-            self.tracker.say(f"{evaluations} without a better AP (--train.patience): stopping the run")
+            self.tracker.print(f"{evaluations} without a better AP (--train.patience): stopping the run")
 
     def save(self) -> None:
         """Writes the whole state of the run to ``last.ckpt``."""

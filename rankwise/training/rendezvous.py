@@ -122,10 +122,12 @@ def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = G
             if dead is not None:
                 code = codes[dead - 1] or 0
                 if code < 0:  # it could not report this itself
-                    _say(dead, children[dead - 1].pid, f"was killed by {_name(-code)}; usually because memory ran out")
+                    _print_end(
+                        dead, children[dead - 1].pid, f"was killed by {_name(-code)}; usually because memory ran out"
+                    )
                 time.sleep(grace)
                 if code > 0:
-                    _say(dead, children[dead - 1].pid, f"ended with exit code {code}")
+                    _print_end(dead, children[dead - 1].pid, f"ended with exit code {code}")
                 for child in children:
                     child.kill()
                 os._exit(2)
@@ -136,7 +138,7 @@ def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = G
     threading.Thread(target=look, name="watch-children", daemon=True).start()
 
 
-def _say(rank: int, pid: int, what: str) -> None:
+def _print_end(rank: int, pid: int, what: str) -> None:
     print(
         f"rankwise train: rank {rank} (process {pid}) {what}. The others are stopped; resume from the last "
         f"checkpoint with --resume",
@@ -152,13 +154,13 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def end_with_parent(every: float = 2.0) -> None:
+def end_with_parent() -> None:
     """Ends this process once its parent is gone; otherwise it would wait forever and hold its GPU."""
     parent = os.getppid()
 
     def look() -> None:
         while os.getppid() == parent:
-            time.sleep(every)
+            time.sleep(2.0)
         os._exit(1)
 
     threading.Thread(target=look, name="end-with-parent", daemon=True).start()

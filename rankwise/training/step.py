@@ -70,7 +70,7 @@ def whole_batch_backward(
     batch: Batch,
     parts: int,
     watch: Stopwatch,
-    go_on: Callable[[Predictions], bool] | None = None,
+    is_usable: Callable[[Predictions], bool] | None = None,
 ) -> Losses | None:
     """Computes the gradients of the losses of a batch.
 
@@ -81,12 +81,12 @@ def whole_batch_backward(
     and their gradients with respect to the predictions are then computed for the whole batch. Finally, each part runs
     forward again and backpropagates its share.
 
-    ``go_on`` is called once after the forward pass; if it returns false, the step ends and None is returned.
+    ``is_usable`` is called once after the forward pass; if it returns false, the step ends and None is returned.
     """
     if parts == 1 or len(batch.targets) == 1:
         with watch.stage("forward"):
             predictions = Predictions(**model(batch.images))
-        if go_on is not None and not go_on(predictions):
+        if is_usable is not None and not is_usable(predictions):
             return None
         losses = _losses(criterion, predictions, batch, watch)
         with watch.stage("backward"):
@@ -98,7 +98,7 @@ def whole_batch_backward(
     with watch.stage("forward"), torch.no_grad(), _still_statistics(model):
         outputs = [_seeded(model, images, seed) for images, seed in zip(chunks, seeds, strict=True)]
     whole = _joined(outputs)
-    if go_on is not None and not go_on(whole):
+    if is_usable is not None and not is_usable(whole):
         return None
     losses = _losses(criterion, whole, batch, watch)
     with watch.stage("backward"):
@@ -117,28 +117,28 @@ class Parts:
     """Runs the backward pass of a step in ``accumulate`` parts; 0 starts with one part and doubles it when memory runs
     out.
 
-    A step is only retried with a single process: others would wait for it. ``again`` restores what the first attempt
+    A step is only retried with a single process: others would wait for it. ``undo`` restores what the first attempt
     changed.
     """
 
-    def __init__(self, accumulate: int, world_size: int, again: Callable[[], None], say: Callable[[str], None]) -> None:
+    def __init__(self, accumulate: int, world_size: int, undo: Callable[[], None], log: Callable[[str], None]) -> None:
         self.count = max(1, accumulate)
         self.grows = accumulate == 0 and world_size == 1
-        self.again, self.say = again, say
+        self.undo, self.log = undo, log
 
-    def backward(self, fabric: Any, model: Any, criterion: Any, batch: Batch, watch: Any, go_on: Any) -> Any:
+    def backward(self, fabric: Any, model: Any, criterion: Any, batch: Batch, watch: Any, is_usable: Any) -> Any:
         """The same as :func:`whole_batch_backward`, with as many parts as memory needs."""
         while True:
             try:
-                return whole_batch_backward(fabric, model, criterion, batch, self.count, watch, go_on)
+                return whole_batch_backward(fabric, model, criterion, batch, self.count, watch, is_usable)
             except torch.OutOfMemoryError:
                 if not self.grows or self.count >= len(batch.targets):
                     raise
             self.count = min(2 * self.count, len(batch.targets))
-            self.again()
+            self.undo()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self.say(f"GPU memory is too small for a whole batch: batches are now split into {self.count} parts")
+            self.log(f"GPU memory is too small for a whole batch: batches are now split into {self.count} parts")
 
 
 def finite(predictions: Predictions) -> Tensor:
@@ -153,24 +153,24 @@ class Buffers:
 
     def __init__(self, *modules: nn.Module) -> None:
         self.modules = modules
-        self.kept: list[Tensor] = []
+        self.saved: list[Tensor] = []
 
     @torch.no_grad()
-    def keep(self) -> None:
+    def save(self) -> None:
         """Saves the buffers."""
-        now = self._now()
-        if len(self.kept) != len(now):
-            self.kept = [buffer.clone() for buffer in now]
-        elif now:
-            torch._foreach_copy_(self.kept, now)
+        current = self._current()
+        if len(self.saved) != len(current):
+            self.saved = [buffer.clone() for buffer in current]
+        elif current:
+            torch._foreach_copy_(self.saved, current)
 
     @torch.no_grad()
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restores the buffers."""
-        if self.kept:
-            torch._foreach_copy_(self._now(), self.kept)
+        if self.saved:
+            torch._foreach_copy_(self._current(), self.saved)
 
-    def _now(self) -> list[Tensor]:
+    def _current(self) -> list[Tensor]:
         return [buffer for module in self.modules for buffer in module.buffers()]
 
 

@@ -200,18 +200,18 @@ class Tracker:
         except OSError as error:
             raise not_written(self.folder / "metrics.jsonl", error) from error
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         """Prints a line above the progress bar."""
         self.console.print(escaped_lines(text), soft_wrap=True, markup=False)
 
     def summarize(self, watch: Stopwatch, skipped: int, faults: int) -> None:
         """Prints at the end how the time was spent and what was skipped."""
         if watch.steps:
-            self.say(watch.sentence())
+            self.print(watch.sentence())
         if skipped:
-            self.say(f"{skipped} steps were skipped because values were not finite; metrics.jsonl lists their images")
+            self.print(f"{skipped} steps were skipped because values were not finite; metrics.jsonl lists their images")
         if faults:
-            self.say(f"unreadable images were skipped {faults} times; metrics.jsonl lists them")
+            self.print(f"unreadable images were skipped {faults} times; metrics.jsonl lists them")
 
     def close(self) -> None:
         """Closes the files."""

@@ -146,10 +146,10 @@ def test_mosaics_skip_unreadable_images_only_with_skip_bad(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mosaic": 1.5}, "mosaic is 1.5; it must be a probability from 0 to 1"),
-        ({"mixup": -1}, "mixup is -1; it must be a probability"),
-        ({"degrees": 200}, "degrees is 200; it must be from 0 to 180"),
-        ({"scale": 1.0}, r"scale is 1.0; it must be from 0 to 0\.95"),
+        ({"mosaic": 1.5}, "augment.mosaic is 1.5: it must be a probability from 0 to 1"),
+        ({"mixup": -1}, "augment.mixup is -1: it must be a probability"),
+        ({"degrees": 200}, "augment.degrees is 200: it must be from 0 to 180"),
+        ({"scale": 1.0}, r"augment.scale is 1.0: it must be from 0 to 0\.95"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):

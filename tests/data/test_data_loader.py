@@ -180,9 +180,14 @@ def broken_dataset(tmp_path, skip_bad: bool) -> DetectionDataset:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unreadable_image_is_named_without_the_traceback_of_a_worker(tmp_path, workers):
     loader = build_loader(broken_dataset(tmp_path, skip_bad=False), 2, shuffle=False, workers=workers)
+    batches = loader.epoch(0)
+    assert len(names([next(batches)])) == 2
+    processes = loader._loader._iterator._workers if workers else []
+    assert len(processes) == workers
     with pytest.raises(DataError, match=r"^.*image2\.png: the image is missing") as caught:
-        list(loader.epoch(0))
+        next(batches)
     assert "Traceback" not in str(caught.value)
+    assert not any(process.is_alive() for process in processes)  # nothing to wait for when the error is forgotten
 
 
 def test_under_skip_bad_the_batch_keeps_its_size_and_names_the_fault(tmp_path):

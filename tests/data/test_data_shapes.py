@@ -143,7 +143,7 @@ def test_subsets_and_pickles_have_the_same_images():
 
 
 def test_errors_in_settings_say_what_is_valid():
-    with pytest.raises(ValueError, match="split is 'vall'; the built-in dataset has 'train', 'val', 'test'"):
+    with pytest.raises(ValueError, match="the built-in dataset has no vall split, only train, val, test"):
         ShapesDataset("vall")
     with pytest.raises(ValueError, match="at least 1 image of 32 pixels"):
         ShapesDataset("val", size=8)

@@ -201,11 +201,11 @@ def test_a_seed_determines_the_augmentation():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"flip": 1.5}, "flip is 1.5; it must be a probability"),
+        ({"flip": 1.5}, "augment.flip is 1.5: it must be a probability"),
         ({"short_sides": (3,), "short_range": (1, 2)}, "set one of them"),
-        ({"short_sides": (0,)}, "at least 1 pixel"),
+        ({"short_sides": (0,)}, "at least 2 pixels"),
         ({"short_range": (9, 3)}, "the smaller size first"),
-        ({"square": 0}, "at least 1 pixel"),
+        ({"square": 0}, "at least 2 pixels"),
         ({"square": 64, "short_sides": (64, 96)}, "set one of them"),
     ],
 )

@@ -130,7 +130,7 @@ def test_images_without_candidates_in_any_view_have_no_detections() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"short_sides": (0,)}, "give 1 to 20000 each"),
+        ({"short_sides": (0,)}, "give 2 to 20000 each"),
         ({"short_sides": (64, 64)}, "must be unique"),
         ({"short_sides": (64, 200), "max_side": 100}, "at least 200"),
     ],

@@ -71,7 +71,7 @@ def test_the_last_of_two_flags_counts():
     [
         ("train shapes own_data", "expected one recipe, got shapes and own_data"),
         ("train --data.shapes.size 16", "--data.shapes.size is 16: it must be at least 32"),
-        ("train --data.val foo --run RUN", "split is 'foo'; the built-in dataset has 'train', 'val', 'test'"),
+        ("train --data.val foo --run RUN", "the built-in dataset has no foo split, only train, val, test"),
         ("train --data.shapes foo", "--data.shapes foo: this is a section"),
         ("train --data.workers 2.5", "--data.workers 2.5: expected an integer"),
         ("train --schedule.milestones 3", "--schedule.milestones 3: expected a list"),
@@ -88,7 +88,7 @@ def test_the_last_of_two_flags_counts():
         ("train --loss FocalLoss --loss.gamma .nan", "--loss.gamma is nan: it must be a finite number"),
         ("train --optimizer.momentum 1", "--optimizer.momentum is 1: it must be below 1"),
         ("train --schedule.milestones [0.5,-1]", "--schedule.milestones is [0.5, -1.0]: all must be above 0"),
-        ("train --data.augment.max-side 0", "max_side is 0; sizes are at least 1 pixel"),
+        ("train --data.augment.max-side 0", "augment.max_side is 0: it must be at least 2 pixels"),
         (
             "train --model.backbone.strides [-8,16]",
             "backbone.strides is (-8, 16): give at least one, in ascending order, each 1 or more",
@@ -97,6 +97,7 @@ def test_the_last_of_two_flags_counts():
         ("data shapes RUN --images 0", "data shapes: --images is 0: it must be at least 1"),
         ("data shapes RUN --shapes.train_images 0", "data shapes: --shapes.train_images is 0: it must be at least 1"),
         ("train --size big", "--size big: expected an integer"),
+        ("train --size 1", "--size 1: expected an integer of 2 or more"),
         ("train --bach-size 4", "there is no flag --bach_size; did you mean --batch_size"),
         ("train --imgsz 640", "there is no flag --imgsz; here it is --size N"),
         ("predict RUN IMAGES --conf 0.3", "there is no flag --conf; here it is --threshold VALUE"),

@@ -345,7 +345,7 @@ def test_another_loss_is_recorded_when_a_run_is_resumed(run, monkeypatch, capsys
 def test_a_batch_too_large_for_the_gpu_is_split(monkeypatch):
     tried, undone, said = [], [], []
 
-    def backward(fabric, model, criterion, batch, count, watch, go_on):
+    def backward(fabric, model, criterion, batch, count, watch, is_usable):
         tried.append(count)
         if count < 4:
             raise torch.OutOfMemoryError("CUDA out of memory")

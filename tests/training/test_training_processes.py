@@ -15,6 +15,7 @@ import yaml
 from live_runs import STILL, TINY, checkpoint, differences, finish, last_step, lines, live, ranks, wait_all, wait_for
 from small_coco import write_coco
 
+import rankwise.__main__
 from rankwise.config.datasets import open_split
 from rankwise.config.settings import DataSettings
 from rankwise.data.loader import epoch_order
@@ -224,8 +225,11 @@ def children(pid):
 def test_torchrun_restarts_after_a_kill_with_the_same_result(tmp_path):
     flags = [*SAME, "--train.evaluate_every=2", "--train.checkpoint_steps=2"]
     wait_all(ranks(2, *flags, "--run", tmp_path / "whole", folder=tmp_path / "logs"))
-    command = "-m torch.distributed.run --standalone --nproc-per-node=2 --max-restarts=1 --monitor-interval=0.2"
-    words = [sys.executable, *command.split(), "-m", "rankwise", "train", *flags, "--folder", tmp_path / "run"]
+    # torchrun forks the processes, so that five of them need not import everything.
+    code = "import rankwise.cli, rankwise.training.loop, torch.distributed.run as torchrun; torchrun.main()"
+    command = "--standalone --nproc-per-node=2 --max-restarts=1 --monitor-interval=0.2 --run-path --start-method=fork"
+    words = [sys.executable, "-c", code, *command.split(), rankwise.__main__.__file__, "train", *flags]
+    words += ["--folder", tmp_path / "run"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     with (tmp_path / "out").open("w") as out:
         agent = subprocess.Popen(list(map(str, words)), env=environment, stdout=out, stderr=subprocess.STDOUT)

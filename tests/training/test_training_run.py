@@ -1,6 +1,7 @@
 """Complete runs from the command line: built-in data, folders of every format, other losses, overfitting."""
 
 import json
+import multiprocessing
 
 import pytest
 import torch
@@ -30,7 +31,9 @@ def train(run, *flags):
 
 
 def test_a_run_is_a_folder_that_can_be_run_again(tmp_path, capsys):
-    train(tmp_path / "run", *TINY_SHAPES)
+    before = set(multiprocessing.active_children())
+    train(tmp_path / "run", *TINY_SHAPES, "--data.workers=1")
+    assert set(multiprocessing.active_children()) <= before
     files = {path.name for path in (tmp_path / "run").iterdir()}
     results = {"eval.json", "detections.json", "detections.jpg", "report.html"}
     assert (

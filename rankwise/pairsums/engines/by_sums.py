@@ -129,8 +129,8 @@ class SumsEngine(ABC):
         if by_class:
             read = sorted_by_class(read, samples)
         shared = spec.scope == "world" and world_size() > 1
-        positives, quality, mine = _gather(read) if shared else (read.positives, read.quality, slice(None))
-        number, copies = len(positives), world_size() if shared else 1
+        positives, quality, own = _gather(read) if shared else (read.positives, read.quality, slice(None))
+        number, processes = len(positives), world_size() if shared else 1
         faults = read.faults
         apart = number == 0 or by_class or samples.image is not None or spec.max_negatives is not None
         if apart:  # the sums do not see all logits
@@ -159,13 +159,13 @@ class SumsEngine(ABC):
             laid_out = _append(layouts, nothing if terms.layout is None else terms.layout)
             which = flat.start, flat.stop, skip.start, skip.stop, ours.start, ours.stop
             bounds.append([*which, *among, *used, *laid_out, faulty])
-        joint = _together(parts, len(spec.log) - 2, positives)
+        joint = _combined(parts, len(spec.log) - 2, positives)
         loss, log, scale = self._totals(joint, faults, number, read.values.dtype)
-        scale = scale if copies == 1 else scale * copies
+        scale = scale if processes == 1 else scale * processes
         saved = Saved(
             read.skip,
             read.where,
-            _scaled(_part(joint.gradient, mine), scale),
+            _scaled(_part(joint.gradient, own), scale),
             positives,
             _scaled(joined([nothing, *kept]), scale),
             joined([nothing, *layouts]),
@@ -176,7 +176,7 @@ class SumsEngine(ABC):
             return Forward(loss, log, None, saved)
         rows = read.values.new_zeros(len(samples.labels))
         assert joint.box_weights is not None
-        rows[read.rows] = (joint.box_weights[mine] * copies).to(rows.dtype)
+        rows[read.rows] = (joint.box_weights[own] * processes).to(rows.dtype)
         return Forward(loss, log, unsorted(rows, samples), saved)
 
     def _totals(
@@ -273,7 +273,7 @@ def _gather(read: Read) -> tuple[Tensor, Tensor, slice]:
     return positives, quality, slice(before, before + len(read.where))
 
 
-def _together(parts: list[Terms], log: int, positives: Tensor) -> Terms:
+def _combined(parts: list[Terms], log: int, positives: Tensor) -> Terms:
     """The terms of all groups but the weights: sums of loss and log, the rest as tensors, one after the other."""
     if not parts:
         zero = positives.sum()

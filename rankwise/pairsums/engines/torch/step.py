@@ -169,13 +169,13 @@ class StepSums:
         delta = self.spec.distance.delta
         ordered, order = p.sort()
         sorted_quality, by_quality = quality.sort()
-        place = torch.empty_like(order).scatter_(0, by_quality, torch.arange(len(order), device=order.device))
+        quality_rank = torch.empty_like(order).scatter_(0, by_quality, torch.arange(len(order), device=order.device))
         ends = torch.searchsorted(ordered, torch.stack([p - delta, p + delta]))
         limit = torch.searchsorted(sorted_quality, quality)
         offset = p - p.median()
         weighted = torch.cat([values, values * offset]).T  # [P, 2K]
         total = pad(values[:, by_quality].cumsum(1), (1, 0))[:, limit]
-        low, high = dominance_sums(place[order], limit, ends, weighted[order]).transpose(1, 2)
+        low, high = dominance_sums(quality_rank[order], limit, ends, weighted[order]).transpose(1, 2)
         count, moment = (high - low).chunk(2)
         return total - high[: len(values)] + (moment - offset * count) * (0.5 / delta) + 0.5 * count
 

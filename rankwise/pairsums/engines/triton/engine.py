@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rankwise import distributed
 from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step
-from rankwise.pairsums.engines.triton import histogram, intervals, pairs, taylor
+from rankwise.pairsums.engines.triton import formula, histogram, intervals, taylor
 from rankwise.pairsums.engines.triton.arguments import (
     BLOCKS,
     CHUNKS,
@@ -127,12 +127,12 @@ class TritonEngine:
         if call.world_size > 1:
             distributed.all_reduce_sum_(sums)
         first, second = _weigh(call, buffers, sums, values)
-        pairs.reduce_loss[1,](
+        formula.reduce_loss[1,](
             buffers.positives, first, second, sums, empty.loss, empty.log, buffers.nan_if_faults, capacity,
             BOTH=spec.family == "ranksort", BLOCK=1024,
         )  # fmt: skip
         if empty.box_weights is not None:
-            pairs.box_weights[call.programs(len(samples.labels), BLOCKS.rows),](
+            formula.box_weights[call.programs(len(samples.labels), BLOCKS.rows),](
                 buffers.positives, values[1], buffers.positive_of_row, call.batch, empty.box_weights, call.world_size,
                 C=call.classes, SCALE=call.scale, GROUPED=call.grouped, BU=BLOCKS.rows, BV=BLOCKS.columns,
             )  # fmt: skip
@@ -143,7 +143,7 @@ class TritonEngine:
         call, buffers = _Call(samples, spec), Buffers(*saved)
         grad_positives = torch.empty_like(buffers.positive_of_row, dtype=torch.float32)
         grad = torch.empty_like(samples.logits)
-        pairs.positive_gradients[call.pair_programs,](
+        formula.positive_gradients[call.pair_programs,](
             upstream, buffers.positives, buffers.weights, grad_positives, call.world_size, call.pair_programs,
             SCALE=call.scale, STEP=call.step, LOWER=spec.adaptive or spec.family == "ranksort", GROUPED=call.grouped,
             BU=BLOCKS.rows, BV=BLOCKS.columns,
@@ -310,20 +310,20 @@ def _weigh(call: _Call, buffers: Buffers, sums: Tensor, values: Tensor) -> tuple
     sizes = {"GROUPED": call.grouped, "BU": BLOCKS.rows, "BV": BLOCKS.columns}
     first, second = values
     if spec.family == "ranksort":
-        pairs.weigh_ranksort[programs,](positives, sums, weights, first, second, programs, SCALE=call.scale, **sizes)
+        formula.weigh_ranksort[programs,](positives, sums, weights, first, second, programs, SCALE=call.scale, **sizes)
     elif spec.family == "alrp":
-        pairs.weigh_alrp[programs,](
+        formula.weigh_alrp[programs,](
             positives, sums, weights, second, first, programs, SCALE=call.scale, TAU=spec.tau, **sizes
         )
         second = first
     else:
-        pairs.weigh_pairwise[programs,](
+        formula.weigh_pairwise[programs,](
             positives, sums, weights, first, second, capacity, programs,
             SCALE=call.scale, STEP=call.step, CROSS_ENTROPY=isinstance(spec.distance, SigmoidCrossEntropy),
             OWN=spec.own, ADAPTIVE=spec.adaptive, WEIGHTED=spec.weight_by_quality, **sizes,
         )  # fmt: skip
         if spec.interpolated:
-            pairs.interpolate_precision[programs,](positives, second, weights, first, programs, **sizes)
+            formula.interpolate_precision[programs,](positives, second, weights, first, programs, **sizes)
     return first, second
 
 
