@@ -110,7 +110,7 @@ def describe(score_map: ScoreMap, classes: Sequence[str]) -> str:
 
 
 def cross_fitted(
-    calibration: Calibration,
+    calibration: ScoreMap,
     scores: Floats,
     labels: NDArray[np.int64],
     correct: NDArray[np.bool_],
@@ -125,11 +125,12 @@ def cross_fitted(
     fold = _folds(np.unique(images, return_inverse=True)[1])
     if not len(fold) or fold.max() < 1:
         return None
+    kinds = [curve.kind for curve in calibration.curves]
     result = np.empty(len(scores))
     for held_out in (fold == number for number in range(fold.max() + 1)):
         rest = ~held_out
         other = Calibration.fit(
-            scores[rest], labels[rest], correct[rest], images=images[rest], objects=objects, kinds=calibration.kinds
+            scores[rest], labels[rest], correct[rest], images=images[rest], objects=objects, kinds=kinds
         )
         result[held_out] = other(scores[held_out], labels[held_out])
     return result
@@ -185,7 +186,10 @@ def _logistic_curves(data: _Data, present: NDArray[np.bool_]) -> tuple[Curve, ..
     matches = int(data.correct.sum())
     # Platt's targets: one extra correct and one extra wrong detection keep the fit finite for any data.
     high, low = (matches + 1) / (matches + 2), 1 / (len(z) - matches + 2)
-    pooled, information = _logistic(z, np.where(data.correct, high, low), None, None)
+    target = np.where(data.correct, high, low)
+    rate = float(target.mean())
+    start = np.array([MIN_SLOPE, np.log(rate / (1 - rate))])
+    pooled, information = _logistic(z, target, start, np.zeros((2, 2)))
     prior = PRIOR_MATCHES / max(matches, 1) * information
     curves = []
     for label, known in enumerate(present):
@@ -223,18 +227,16 @@ def _folds(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     return (shuffled % max(1, min(FOLDS, count)))[groups]
 
 
-def _logistic(z: Floats, target: Floats, center: Floats | None, precision: Floats | None) -> tuple[Floats, Floats]:
+def _logistic(z: Floats, target: Floats, start: Floats, pull: Floats) -> tuple[Floats, Floats]:
     """Slope and intercept by Newton's method, and the information [2, 2] of the data there.
 
-    The loss is convex. If its minimum has a slope below the minimum slope, the slope is fixed there.
+    The loss is convex. It has a quadratic prior around the start with the precision matrix ``pull``. If its minimum has
+    a slope below the minimum slope, the slope is fixed there.
     """
-    rate = float(np.clip(target.mean(), 1e-9, 1 - 1e-9))
-    start = np.array([MIN_SLOPE, np.log(rate / (1 - rate))]) if center is None else center.copy()
-    towards, pull = (start, np.zeros((2, 2))) if center is None or precision is None else (center, precision)
 
     def loss(theta: Floats) -> float:
         eta = theta[0] * z + theta[1]
-        away = theta - towards
+        away = theta - start
         return float((np.logaddexp(0, eta) - target * eta).sum() + away @ pull @ away / 2)
 
     def derivatives(theta: Floats) -> tuple[Floats, Floats]:
@@ -242,7 +244,7 @@ def _logistic(z: Floats, target: Floats, center: Floats | None, precision: Float
         error, weight = p - target, p * (1 - p)
         mixed = weight @ z
         information = np.array([[weight @ (z * z), mixed], [mixed, weight.sum()]])
-        return np.array([error @ z, error.sum()]) + pull @ (theta - towards), information
+        return np.array([error @ z, error.sum()]) + pull @ (theta - start), information
 
     def minimize(theta: Floats, free: NDArray[np.int64]) -> Floats:
         value = loss(theta)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -52,16 +52,14 @@ class Matches:
         order = np.lexsort((-scores, old.image_ids))
         new_row = np.empty(len(order), dtype=np.int64)
         new_row[order] = np.arange(len(order))
-        table = DetectionTable(old.image_ids[order], old.boxes[order], scores[order], old.labels[order])
-        return Matches(
-            table,
-            self.objects,
-            self.iou,
-            self.matched[order],
-            self.ignored[order],
-            np.where(self.found_by >= 0, new_row[self.found_by], -1) if len(new_row) else self.found_by,
-            self.best_iou[order],
-            self.best_object[order],
+        return replace(
+            self,
+            detections=replace(old, scores=scores).rows(order),
+            matched=self.matched[order],
+            ignored=self.ignored[order],
+            found_by=np.append(new_row, -1)[self.found_by],
+            best_iou=self.best_iou[order],
+            best_object=self.best_object[order],
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwise.evaluation.calibration import Calibration, calibration_data, cross_fitted
+from rankwise.evaluation.calibration import calibration_data, cross_fitted
 from rankwise.evaluation.matching import Matches
 from rankwise.files.names import counted
 from rankwise.models.score_map import ScoreMap
@@ -104,9 +104,7 @@ def check_reliability(matches: Matches, score_map: ScoreMap, classes: int, fitte
     """
     columns = calibration_data(matches, classes)
     raw, labels, correct = columns["scores"], columns["labels"], columns["correct"]
-    other = None
-    if fitted_here:
-        other = cross_fitted(Calibration(score_map.curves, score_map.pooled), **columns)
+    other = cross_fitted(score_map, **columns) if fitted_here else None
     scores = score_map(raw, labels) if other is None else other
     return compare(raw, scores, correct, matched_iou(matches)[~matches.ignored], other is not None)
 

@@ -62,6 +62,14 @@ class DetectionTable:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def rows(self, chosen: NDArray[np.int64]) -> DetectionTable:
+        """A table of some of the rows.
+
+        Args:
+            chosen: Their indices, in the new order.
+        """
+        return DetectionTable(self.image_ids[chosen], self.boxes[chosen], self.scores[chosen], self.labels[chosen])
+
 
 def sorted_image_ids(ground_truth: Mapping[str, Any]) -> NDArray[np.int64]:
     """The ids of all images of a COCO-style dict, sorted."""
@@ -131,7 +139,7 @@ def detection_table(detections: Mapping[int, Detections], num_classes: int | Non
         _refuse(labels >= num_classes, rows, f"a label above {num_classes - 1}, the last of {num_classes} classes")
     boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2])
     order = np.lexsort((-scores, rows))  # stable: equal scores keep the order of the detector
-    return DetectionTable(rows[order], boxes[order], scores[order], labels[order])
+    return DetectionTable(rows, boxes, scores, labels).rows(order)
 
 
 def _joined(detections: Mapping[int, Detections], image_ids: Sequence[int], key: str) -> NDArray[np.float64]:

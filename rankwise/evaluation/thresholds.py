@@ -14,8 +14,8 @@ from rankwise.evaluation.reliability import matched_iou
 
 #: The threshold if nothing could be measured.
 UNMEASURED = 0.5
-#: The precisions with stored thresholds.
-PRECISIONS = tuple(round(0.01 * percent, 2) for percent in range(5, 100))
+#: The precisions with stored thresholds, in percent.
+PRECISIONS = range(5, 100)
 #: Number of bootstrap rounds, and the coverage of an interval.
 ROUNDS, INTERVAL = 200, 0.95
 #: Intervals of calibrated scores wider than this cause a warning.
@@ -123,11 +123,11 @@ def sweep(matches: Matches, label: int | None = None) -> Sweep:
         matches: Detections matched with objects.
         label: The class, or None for all classes together.
     """
-    ranked = _Ranked(matches, label, np.zeros(0, dtype=np.int64))
+    ranked = _Ranked(matches, label)
     last = ranked.last
     correct = np.cumsum(ranked.correct)[last].astype(np.float64)
     loss = np.cumsum(ranked.loss)[last]
-    kept, objects = last + 1.0, float(ranked.objects)
+    kept, objects = last + 1.0, float(len(ranked.object_image_ids))
     recall = correct / objects if objects else np.zeros(len(last))
     f1, lrp = _f1_and_lrp(correct, kept, loss, objects)
     return Sweep(ranked.scores[last], correct / kept, recall, f1, lrp)
@@ -145,7 +145,7 @@ def best_thresholds(matches: Matches, classes: Sequence[str]) -> Thresholds:
     if overall is None:  # nothing is correct at any threshold: keep only the best detection
         overall = Threshold(float(whole.scores[0]) if len(whole.scores) else UNMEASURED)
     per_class = {name: sweep(matches, label).best() or Threshold(overall.score) for label, name in enumerate(classes)}
-    by_precision = {round(100 * value): found for value in PRECISIONS if (found := whole.at_precision(value))}
+    by_precision = {percent: found for percent in PRECISIONS if (found := whole.at_precision(percent / 100))}
     return Thresholds(overall, per_class, whole.best_lrp(), by_precision)
 
 
@@ -156,11 +156,11 @@ def at_scores(matches: Matches, classes: Sequence[str], scores: Mapping[str, flo
     """
     limits = np.array([scores[name] for name in classes])
     found, objects = matches.detections, matches.objects
-    kept = (found.scores >= limits[found.labels]) & ~matches.ignored if len(found.labels) else np.zeros(0, bool)
+    kept = (found.scores >= limits[found.labels]) & ~matches.ignored
 
     def measured(score: float, label: int | None) -> Threshold:
         counted = kept if label is None else kept & (found.labels == label)
-        wanted = int((~objects.crowd & ((objects.labels == label) if label is not None else True)).sum())
+        wanted = int((~objects.crowd & (label is None or objects.labels == label)).sum())
         correct, number = int(matches.correct[counted].sum()), int(counted.sum())
         if not wanted:
             return Threshold(score)
@@ -175,7 +175,7 @@ def with_intervals(
 ) -> Thresholds:
     """Adds bootstrap intervals to thresholds by resampling the images with replacement.
 
-    With a single image, there are no intervals.
+    With a single image, or without a correct detection, there are no intervals.
 
     Args:
         thresholds: The result of :func:`best_thresholds` for these matches.
@@ -185,10 +185,10 @@ def with_intervals(
         seed: Random seed.
     """
     number = len(image_ids)
-    if number < 2:
+    if number < 2 or thresholds.overall.f1 is None:  # without a correct detection there is nothing to measure
         return thresholds
     weights = np.random.default_rng(seed).multinomial(number, np.full(number, 1 / number), size=rounds)
-    whole = _bootstrap(_Ranked(matches, None, image_ids), weights)
+    whole = _bootstrap(matches, None, image_ids, weights)
     by_precision = {
         percent: replace(known, interval=_interval(whole.by_precision[percent]))
         for percent, known in thresholds.by_precision.items()
@@ -196,12 +196,10 @@ def with_intervals(
     per_class = {}
     for label, (name, known) in enumerate(thresholds.per_class.items()):
         if known.f1 is not None:
-            own = _bootstrap(_Ranked(matches, label, image_ids), weights, precisions=False)
-            known = replace(known, interval=_interval(own.f1))
+            known = replace(known, interval=_interval(_bootstrap(matches, label, image_ids, weights).f1))
         per_class[name] = known
-    overall = thresholds.overall
     return Thresholds(
-        replace(overall, interval=None if overall.f1 is None else _interval(whole.f1)),
+        replace(thresholds.overall, interval=_interval(whole.f1)),
         per_class,
         None if thresholds.lrp is None else replace(thresholds.lrp, interval=_interval(whole.lrp)),
         by_precision,
@@ -209,12 +207,9 @@ def with_intervals(
 
 
 class _Ranked:
-    """Detections of a class, or of all if ``label`` is None, that are not ignored, best first.
+    """Detections of a class, or of all if ``label`` is None, that are not ignored, best first."""
 
-    ``image_ids`` are all images, or empty if the images do not matter.
-    """
-
-    def __init__(self, matches: Matches, label: int | None, image_ids: NDArray[np.int64]) -> None:
+    def __init__(self, matches: Matches, label: int | None) -> None:
         counted, wanted = ~matches.ignored, ~matches.objects.crowd
         if label is not None:
             counted = counted & (matches.detections.labels == label)
@@ -226,37 +221,39 @@ class _Ranked:
         self.loss = np.where(self.correct, (1 - matched_iou(matches)[order]) / (1 - matches.iou), 0)
         # A threshold keeps either all detections with equal scores or none.
         self.last = np.flatnonzero(np.append(np.diff(self.scores) != 0, True)) if len(order) else order
-        self.objects = int(wanted.sum())
-        if len(image_ids):
-            self.image = np.searchsorted(image_ids, matches.detections.image_ids[order])
-            of_objects = np.searchsorted(image_ids, matches.objects.image_ids[wanted])
-            self.objects_by_image = np.bincount(of_objects, minlength=len(image_ids))
+        self.image_ids = matches.detections.image_ids[order]
+        self.object_image_ids = matches.objects.image_ids[wanted]
 
 
 @dataclass(frozen=True)
 class _Bootstrap:
-    """The best thresholds of each bootstrap round, NaN if no detection was correct, [R]."""
+    """The best thresholds of each bootstrap round, NaN if no detection was correct, [R]; those by precision only of all
+    classes together."""
 
     f1: NDArray[np.float64]
     lrp: NDArray[np.float64]
     by_precision: dict[int, NDArray[np.float64]]
 
 
-def _bootstrap(ranked: _Ranked, weights: NDArray[np.int64], precisions: bool = True) -> _Bootstrap:
-    """The best thresholds of each round; weights are how often each image was drawn, [R, images]."""
+def _bootstrap(
+    matches: Matches, label: int | None, image_ids: NDArray[np.int64], weights: NDArray[np.int64]
+) -> _Bootstrap:
+    """The best thresholds of each round for a class with correct detections, or for all if ``label`` is None.
+
+    Weights are how often each image was drawn, [R, images].
+    """
+    ranked = _Ranked(matches, label)
+    objects_by_image = np.bincount(np.searchsorted(image_ids, ranked.object_image_ids), minlength=len(image_ids))
     # The best threshold is always at a match.
     correct = np.cumsum(ranked.correct)
     last = ranked.last[np.diff(correct[ranked.last], prepend=0) > 0]
-    if not len(last):
-        nothing = np.full(len(weights), np.nan)
-        return _Bootstrap(nothing, nothing, {round(100 * value): nothing for value in PRECISIONS})
     stop = last[-1] + 1
-    image, scores = ranked.image[:stop], ranked.scores[last]
+    image, scores = np.searchsorted(image_ids, ranked.image_ids[:stop]), ranked.scores[last]
     f1_scores, lrp_scores, by_precision = [], [], []
     chunk = max(1, _PAIRS // stop)
     for first in range(0, len(weights), chunk):
         some = weights[first : first + chunk]
-        objects = (some @ ranked.objects_by_image)[:, None]
+        objects = (some @ objects_by_image)[:, None]
         each = some[:, image].astype(np.float64)
         kept = np.cumsum(each, axis=1)[:, last]
         hits, losses = (np.cumsum(each * column[:stop], axis=1)[:, last] for column in (ranked.correct, ranked.loss))
@@ -264,16 +261,15 @@ def _bootstrap(ranked: _Ranked, weights: NDArray[np.int64], precisions: bool = T
         nothing = hits[:, -1] == 0
         f1_scores.append(np.where(nothing, np.nan, scores[f1.argmax(axis=1)]))
         lrp_scores.append(np.where(nothing, np.nan, scores[lrp.argmin(axis=1)]))
-        if precisions:
+        if label is None:
             precision = np.where(hits > 0, hits / np.maximum(kept, 1), 0)
             # The highest precision from here on is decreasing, so the lowest threshold is found by bisection.
             ahead = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-            rows = np.stack([np.searchsorted(-row, -np.asarray(PRECISIONS), side="right") - 1 for row in ahead])
+            rows = np.stack([np.searchsorted(-row, -np.asarray(PRECISIONS) / 100, side="right") - 1 for row in ahead])
             early = np.stack([np.searchsorted(row, row[at]) for row, at in zip(hits, rows, strict=True)])
             by_precision.append(np.where(rows >= 0, scores[early], np.nan))
-    columns = list(np.concatenate(by_precision).T) if precisions else []
-    percents = [round(100 * value) for value in PRECISIONS[: len(columns)]]
-    return _Bootstrap(np.concatenate(f1_scores), np.concatenate(lrp_scores), dict(zip(percents, columns, strict=True)))
+    by_percent = dict(zip(PRECISIONS, np.concatenate(by_precision).T, strict=True)) if by_precision else {}
+    return _Bootstrap(np.concatenate(f1_scores), np.concatenate(lrp_scores), by_percent)
 
 
 def _f1_and_lrp(correct: Any, kept: Any, loss: Any, objects: Any) -> tuple[Any, Any]:
