@@ -6,18 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from rankwise.errors import DataError
 from rankwise.evaluation import figures
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
-from rankwise.evaluation.results import read_results, write_results
-from rankwise.evaluation.tabulate import score_lines
+from rankwise.evaluation.results import read_results, write_calibrated_results
+from rankwise.evaluation.tabulate import print_evaluation
 from rankwise.files.names import escaped, shortened
 from rankwise.files.parsing import ParseError, is_number, read_json
 from rankwise.files.writing import make_folder, write_text
-from rankwise.models.confidence import rescored
 
 
 def calibrate_results(detections: Path, truth: Path, out: Path) -> Evaluation:
@@ -54,14 +52,11 @@ def calibrate_results(detections: Path, truth: Path, out: Path) -> Evaluation:
     make_folder(out)
     values = {"classes": classes, "category_ids": category_ids, **_part(result)}
     write_text(out / "calibration.json", json.dumps(values, indent=1) + "\n")
-    scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.items()}
-    write_results(out / "detections.json", scored, category_ids, digits=17)
+    write_calibrated_results(out / "detections.json", found, category_ids, result.calibration)
     if result.reliability is not None:
         figures.save_figure(figures.reliability_diagram(result.reliability), out / "reliability.png")
     figures.save_figure(figures.threshold_sweep(result), out / "thresholds.png")
-    result.print_table(console)
-    for line in score_lines(result):
-        console.print(escaped(line), soft_wrap=True, markup=False)
+    print_evaluation(result, console)
     console.print(f"calibration.json, detections.json (calibrated) and figures: {out}/", soft_wrap=True, markup=False)
     return result
 

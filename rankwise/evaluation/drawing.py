@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,8 +94,7 @@ def contact_sheet(
         cell: Longer side of each image in pixels; images are resized to it.
         agnostic_iou: Hide a box if its IoU with a better box of any class exceeds this; None draws all.
     """
-    font = _font(max(11, cell // 28))
-    tiles = [_tile(item, classes, threshold, cell, max(2, cell // 150), font, agnostic_iou) for item in items]
+    tiles = [_tile(item, classes, threshold, cell, agnostic_iou) for item in items]
     detected = (
         f"detected with score ≥ {threshold:.2f}" if isinstance(threshold, float) and threshold > 0 else "detected"
     )
@@ -108,16 +107,14 @@ def target_sheet(items: Sequence[tuple[Picture, Target]], classes: Sequence[str]
     tiles = []
     for image, target in items:
         picture, scale = _resized(to_pil(image), cell)
-        objects = _objects(target)
-        captions = _class_captions(objects, classes)
-        _draw_boxes(picture, objects.boxes * scale, objects.labels, captions, dashed=objects.crowd)
-        tiles.append(_captioned(picture, str(target.get("name", "")), _font(max(11, cell // 28))))
+        _draw_objects(picture, _objects(target), scale, classes)
+        tiles.append(_captioned(picture, str(target.get("name", "")), cell))
     return _sheet(tiles, columns, cell, legend)
 
 
 def _sheet(tiles: list[Image.Image], columns: int, cell: int, legend: str) -> Image.Image:
     """Images in rows and columns, with a line of text at the top."""
-    gap, font = max(8, cell // 25), _font(max(11, cell // 28))
+    gap, font = max(8, cell // 25), _cell_font(cell)
     line = _height(font)
     grid = [tiles[first : first + columns] for first in range(0, len(tiles), columns)]
     widths = [max(tile.width for tile in tiles[column::columns]) for column in range(min(columns, len(tiles)))]
@@ -158,32 +155,32 @@ def _pixels(image: Tensor) -> NDArray[np.uint8]:
 
 
 def _tile(
-    item: Seen,
-    classes: Sequence[str],
-    threshold: float | Sequence[float],
-    cell: int,
-    gap: int,
-    font: Any,
-    agnostic_iou: float | None,
+    item: Seen, classes: Sequence[str], threshold: float | Sequence[float], cell: int, agnostic_iou: float | None
 ) -> Image.Image:
     """Ground truth and detections of an image side by side, with its name below."""
-    picture, scale = _resized(to_pil(item.image), cell)
-    size = picture.size
+    detected, scale = _resized(to_pil(item.image), cell)
+    (width, height), gap = detected.size, max(2, cell // 150)
     table = _kept(item.detections, threshold, len(classes), agnostic_iou)
-    panels = [picture.copy()]
+    panels = [detected]
     if item.target is not None:
-        objects = _objects(item.target)
-        panels.insert(0, picture.copy())
-        captions = _class_captions(objects, classes)
-        _draw_boxes(panels[0], objects.boxes * scale, objects.labels, captions, dashed=objects.crowd)
+        objects, annotated = _objects(item.target), detected.copy()
+        panels = [annotated, detected]
+        _draw_objects(annotated, objects, scale, classes)
         missed = (match(table, objects).found_by < 0) & ~objects.crowd
         dashed = np.ones(int(missed.sum()), dtype=np.bool_)
-        _draw_boxes(panels[-1], objects.boxes[missed] * scale, objects.labels[missed], None, dashed=dashed)
-    _draw_boxes(panels[-1], table.boxes * scale, table.labels, _score_captions(table, classes))
-    tile = Image.new("RGB", (len(panels) * size[0] + (len(panels) - 1) * gap, size[1]), _PAPER)
+        _draw_boxes(detected, objects.boxes[missed] * scale, objects.labels[missed], None, dashed=dashed)
+    _draw_boxes(detected, table.boxes * scale, table.labels, _score_captions(table, classes))
+    tile = Image.new("RGB", (len(panels) * width + (len(panels) - 1) * gap, height), _PAPER)
     for index, panel in enumerate(panels):
-        tile.paste(panel, (index * (size[0] + gap), 0))
-    return _captioned(tile, item.name, font)
+        tile.paste(panel, (index * (width + gap), 0))
+    return _captioned(tile, item.name, cell)
+
+
+def _draw_objects(picture: Image.Image, objects: ObjectTable, scale: float, classes: Sequence[str]) -> None:
+    """Draws annotated objects with their classes on a resized image; crowd regions are dashed."""
+    rows = zip(objects.labels.tolist(), objects.crowd.tolist(), strict=True)
+    captions = [f"{short_name(classes[label])}{' (crowd)' if crowd else ''}" for label, crowd in rows]
+    _draw_boxes(picture, objects.boxes * scale, objects.labels, captions, dashed=objects.crowd)
 
 
 def _resized(picture: Image.Image, longer_side: int) -> tuple[Image.Image, float]:
@@ -193,10 +190,11 @@ def _resized(picture: Image.Image, longer_side: int) -> tuple[Image.Image, float
     return picture.resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.BICUBIC), scale
 
 
-def _captioned(picture: Image.Image, name: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+def _captioned(picture: Image.Image, name: str, cell: int) -> Image.Image:
     """An image with its name below; a long name is shortened at the front."""
     if not name:
         return picture
+    font = _cell_font(cell)
     tile = Image.new("RGB", (picture.width, picture.height + _height(font) + 6), _PAPER)
     tile.paste(picture, (0, 0))
     name = escaped(name)  # a line break has no length
@@ -214,7 +212,7 @@ def _kept(
     rows = np.flatnonzero(table.scores >= limits[table.labels])
     if agnostic_iou is not None:
         rows = rows[nms(table.boxes[rows], agnostic_iou)]
-    return DetectionTable(table.image_ids[rows], table.boxes[rows], table.scores[rows], table.labels[rows])
+    return table.rows(rows)
 
 
 def _objects(target: Target) -> ObjectTable:
@@ -231,11 +229,6 @@ def _objects(target: Target) -> ObjectTable:
         area=sides.prod(axis=1),
         annotation_ids=np.arange(1, count + 1),
     )
-
-
-def _class_captions(objects: ObjectTable, classes: Sequence[str]) -> list[str]:
-    rows = zip(objects.labels.tolist(), objects.crowd.tolist(), strict=True)
-    return [f"{short_name(classes[label])}{' (crowd)' if crowd else ''}" for label, crowd in rows]
 
 
 def _score_captions(table: DetectionTable, classes: Sequence[str]) -> list[str]:
@@ -261,7 +254,7 @@ def _draw_boxes(
             _dashed_box(draw, corners[index], colors[index], width)
         else:
             # A dark outline keeps a light box visible on a light background.
-            draw.rectangle(_grown(corners[index], 1), outline=(0, 0, 0), width=1)
+            draw.rectangle(_grown(corners[index]), outline=(0, 0, 0), width=1)
             draw.rectangle(corners[index], outline=colors[index], width=width)
     if captions is None:
         return
@@ -322,12 +315,17 @@ def _dashed_box(draw: ImageDraw.ImageDraw, box: Sequence[int], color: RGB, width
 
 
 def _dash(draw: ImageDraw.ImageDraw, bar: tuple[int, int, int, int], color: RGB) -> None:
-    draw.rectangle(_grown(bar, 1), fill=(0, 0, 0))
+    draw.rectangle(_grown(bar), fill=(0, 0, 0))
     draw.rectangle(bar, fill=color)
 
 
-def _grown(box: Sequence[int], by: int) -> tuple[int, int, int, int]:
-    return box[0] - by, box[1] - by, box[2] + by, box[3] + by
+def _grown(box: Sequence[int]) -> tuple[int, int, int, int]:
+    return box[0] - 1, box[1] - 1, box[2] + 1, box[3] + 1
+
+
+def _cell_font(cell: int) -> ImageFont.FreeTypeFont:
+    """The font of a contact sheet, by the longer side of its images."""
+    return _font(max(11, cell // 28))
 
 
 @lru_cache(maxsize=32)

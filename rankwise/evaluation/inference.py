@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from rankwise.errors import DataError, SettingsError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, Seen, contact_sheet
 from rankwise.evaluation.paa_figures import draw_figures, paa_of_recipe
-from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_results
-from rankwise.evaluation.tabulate import score_lines
+from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_calibrated_results, write_results
+from rankwise.evaluation.tabulate import print_evaluation
 from rankwise.evaluation.thresholds import at_scores
 from rankwise.files.names import escaped, join_names
 from rankwise.files.writing import make_folder, write_picture, write_text
@@ -231,12 +231,10 @@ def evaluate_run(
     write_text(out / "eval.json", json.dumps(result.to_dict(), indent=1) + "\n")
     write_results(out / "detections.json", found.detections, dataset.category_ids)
     if calibrate and result.calibration is not None:
-        scored = {key: rescored(one, result.calibration, torch.from_numpy) for key, one in found.detections.items()}
-        write_results(out / "detections_calibrated.json", scored, dataset.category_ids, digits=17)
-    picture = _draw_contact_sheet(out, result, dataset, found.detections, PICTURES)
-    result.print_table(console)
-    for line in score_lines(result):
-        console.print(escaped(line), soft_wrap=True, markup=False)
+        path = out / "detections_calibrated.json"
+        write_calibrated_results(path, found.detections, dataset.category_ids, result.calibration)
+    picture = _draw_contact_sheet(out, result, dataset, found)
+    print_evaluation(result, console)
     if calibrate is not False and result.calibration is None:
         console.print(f"scores are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
     console.print(f"results   {escaped(out)}/", soft_wrap=True, markup=False)
@@ -244,17 +242,12 @@ def evaluate_run(
     return EvaluatedRun(run, out, settings, split, dataset, result)
 
 
-def _draw_contact_sheet(
-    out: Path, result: Evaluation, dataset: DetectionDataset, found: Mapping[int, Detections], images: int
-) -> Path:
-    """Draws ``detections.jpg``, a contact sheet of images spread over the dataset; returns the file.
-
-    ``found`` are the detections by image id, with raw scores.
-    """
+def _draw_contact_sheet(out: Path, result: Evaluation, dataset: DetectionDataset, found: Found) -> Path:
+    """Draws ``detections.jpg``, a contact sheet of images spread over the dataset; returns the file."""
     items = []
-    for index in np.linspace(0, len(dataset) - 1, min(images, len(dataset))).round().astype(int).tolist():
+    for index in np.linspace(0, len(dataset) - 1, min(PICTURES, len(dataset))).round().astype(int).tolist():
         image, record = dataset.load(index)
-        seen = found[record.image_id]
+        seen = found.detections[record.image_id]
         if result.calibration is not None:
             seen = rescored(seen, result.calibration, torch.from_numpy)
         items.append(Seen(image, seen, record.target(), record.name))
@@ -268,16 +261,16 @@ def _draw_contact_sheet(
 def _at_thresholds_of_run(result: Evaluation, detector: Detector, console: Console) -> Evaluation:
     """Precision and recall at the thresholds of the run: thresholds chosen on the evaluated images would be
     optimistic."""
-    known, confidence = list(result.per_class), detector.confidence
+    confidence = detector.confidence
     if confidence.thresholds is None:
         why = "the run has no thresholds: those below are the best ones for these images"
     elif (confidence.calibration is None) != (result.calibration is None):
         why = "the thresholds of the run are for calibrated scores: those below are the best ones for these images"
     else:
-        scores = dict(zip(known, (confidence.thresholds[name] for name in detector.classes), strict=True))
         why = "precision and recall are at the thresholds of the run, which were chosen on its validation images"
-        console.print(why, soft_wrap=True)
-        return replace(result, thresholds=at_scores(result.matches, known, scores), given_thresholds=True)
+        names = list(result.per_class)
+        scores = dict(zip(names, (confidence.thresholds[name] for name in detector.classes), strict=True))
+        result = replace(result, thresholds=at_scores(result.matches, names, scores), given_thresholds=True)
     console.print(why, soft_wrap=True)
     return result
 

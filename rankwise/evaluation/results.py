@@ -18,6 +18,8 @@ from rankwise.evaluation.tables import detection_table
 from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, is_number, read_json, set_aside
 from rankwise.files.writing import write_text
+from rankwise.models.confidence import rescored
+from rankwise.models.score_map import ScoreMap
 from rankwise.models.weights import read_thresholds
 from rankwise.types import Detections
 
@@ -78,6 +80,14 @@ def write_results(
     """
     entries = (json.dumps(entry) for entry in results_json(detections, category_ids, digits))
     write_text(Path(path), "[\n" + ",\n".join(entries) + "\n]\n")
+
+
+def write_calibrated_results(
+    path: Path, detections: Mapping[int, Detections], category_ids: Sequence[int], score_map: ScoreMap
+) -> None:
+    """Writes a COCO results file with calibrated scores, in full precision."""
+    scored = {image: rescored(found, score_map, torch.from_numpy) for image, found in detections.items()}
+    write_results(path, scored, category_ids, digits=17)
 
 
 def read_results(path: Path | str, category_ids: Sequence[int]) -> dict[int, Detections]:

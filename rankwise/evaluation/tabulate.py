@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from rankwise.evaluation.calibration import describe
 from rankwise.evaluation.thresholds import WIDE
-from rankwise.files.names import short_name
+from rankwise.files.names import escaped, short_name
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from rankwise.evaluation.coco import Evaluation
@@ -82,6 +83,13 @@ def _interval(threshold: Threshold, between: str = " to ") -> str:
         return "–"
     low, high = threshold.interval
     return f"{low:.2f}{between}{high:.2f}{' ?' if threshold.uncertain else ''}"
+
+
+def print_evaluation(evaluation: Evaluation, console: Console) -> None:
+    """Prints the table of an evaluation and the lines about its scores."""
+    console.print(evaluation_table(evaluation))
+    for line in score_lines(evaluation):
+        console.print(escaped(line), soft_wrap=True, markup=False)
 
 
 def score_lines(evaluation: Evaluation) -> list[str]:
