@@ -64,5 +64,10 @@ def test_without_objects_the_figures_are_empty_but_drawn(tmp_path: Path) -> None
     nothing = [{"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)} for _ in targets]
     empty = candidate_scores([(predictions, nothing)])
     assert len(empty.object) == 0
-    save_figure(score_distributions(empty), tmp_path / "a.png")
-    save_figure(object_clusters(empty), tmp_path / "b.png")
+    for name, figure in (("a.png", score_distributions(empty)), ("b.png", object_clusters(empty))):
+        for panel in figure.axes:
+            assert [text.get_text() for text in panel.texts] == ["nothing to show"]
+            assert not panel.patches
+            assert not panel.collections
+        save_figure(figure, tmp_path / name)
+        assert (np.asarray(Image.open(tmp_path / name).convert("L")) < 128).mean() > 0.002, name

@@ -11,7 +11,7 @@ from test_data_transforms import bright_box, sample
 from rankwise.cli import main
 from rankwise.config.datasets import open_datasets
 from rankwise.config.settings import DataSettings
-from rankwise.data import build_loader
+from rankwise.data import DataError, build_loader
 from rankwise.data.combine import Combine, blend, make_mosaic
 from rankwise.data.transforms import AugmentSettings, TrainTransform
 from rankwise.images.settings import InputSettings
@@ -44,14 +44,18 @@ def test_affine_augmentation_keeps_boxes_around_their_pixels(settings):
 def test_affine_augmentation_drops_objects_outside_but_keeps_crowds():
     original = sample(boxes=((0, 10, 20, 30), (0, 40, 20, 60)), crowd=[False, True])
     transform = TrainTransform(AS_IT_IS, AugmentSettings(flip=0, translate=0.2))
-    lost = 0
+    lost = slivers = 0
     for seed in range(40):
         torch.manual_seed(seed)
-        _, target = transform(*original)
+        image, target = transform(*original)
         widths = target["boxes"][:, 2] - target["boxes"][:, 0]
         assert (widths[~target["iscrowd"]] >= 0.2 * 20).all()
         lost += int((~target["iscrowd"]).sum() == 0)
+        shown = (image[1] > 127).any(0).sum().item()  # columns of the crowd
+        assert shown < 2 or target["iscrowd"].sum() == 1
+        slivers += 2 <= shown < 0.2 * 20
     assert 0 < lost < 30
+    assert slivers > 0  # with a part of a crowd that an object would be dropped with
 
 
 def coloured(label: int, height: int = 48, width: int = 64):
@@ -136,11 +140,16 @@ def test_mosaics_skip_unreadable_images_only_with_skip_bad(tmp_path):
     root = write_coco_folder(tmp_path / "data", train=4)
     for name in ("picture001.jpg", "picture002.jpg", "picture003.jpg"):
         (root / "train" / name).write_text("no image")
-    data = DataSettings(path=str(root), augment=AugmentSettings(mosaic=1.0), skip_bad=True)
-    dataset, _ = open_datasets(data, InputSettings(48, 64))
-    image, target = dataset[0]
-    assert image.shape[1:] == target["size"]
-    assert "fault" not in target
+    for skip_bad in (True, False):
+        data = DataSettings(path=str(root), augment=AugmentSettings(mosaic=1.0), skip_bad=skip_bad)
+        dataset, _ = open_datasets(data, InputSettings(48, 64))
+        if not skip_bad:
+            with pytest.raises(DataError, match=r"picture00[123]\.jpg: cannot be read"):
+                dataset[0]
+            continue
+        image, target = dataset[0]
+        assert image.shape[1:] == target["size"]
+        assert "fault" not in target
 
 
 @pytest.mark.parametrize(

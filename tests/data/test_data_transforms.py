@@ -52,7 +52,7 @@ def assert_boxes_are_around_their_pixels(image, target, tolerance=1.0):
         ((60, 100), InputSettings(60, 100), (60, 100)),
     ],
 )
-def test_evaluation_resizes_image_and_boxes(size, settings, expected):
+def test_evaluation_resizes_images_to_the_sides_of_the_settings(size, settings, expected):
     image, target = sample(*size, boxes=())
     image, target = EvalTransform(settings)(image, target)
     assert image.shape == (3, *expected)
