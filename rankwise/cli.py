@@ -31,7 +31,7 @@ USAGE = """rankwise: train object detectors by ranking
   rankwise calibrate DETECTIONS.json --truth ANNOTATIONS.json
                                          calibrate the scores of any detector
   rankwise export RUN [--nms inside]     export to ONNX and verify the file
-  rankwise report RUN…                   write an HTML report of some runs
+  rankwise report RUN…                   write an HTML report, or compare runs
   rankwise data check DIR                summarize a dataset, list its faults
   rankwise data show DIR                 draw augmented training images
   rankwise data shapes DIR               write the built-in dataset as COCO
@@ -39,7 +39,8 @@ USAGE = """rankwise: train object detectors by ranking
 
 `rankwise COMMAND --help` describes each command.
 A run is a folder with recipe.yaml, metrics.jsonl, last.ckpt,
-best.safetensors, eval.json, report.html and figures."""
+best.safetensors, eval.json, detections.json, detections.jpg
+and report.html."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,7 +109,7 @@ def train(words: list[str]) -> None:
     if any("=" in word for word in others):
         raise UserError(f"{' '.join(others)}: write settings as flags, such as --data DIR --epochs 12")
     if len(others) > 1:
-        raise UserError(f"expected one recipe, got {' and '.join(others)}: the word after a flag is its value")
+        raise UserError(f"expected one recipe, got {' and '.join(others)}: put each value directly after its flag")
     name = others[0] if others else None
     lines: list[str] = []
     resumed, checkpoint = value_of(flags, "--resume"), "last.ckpt"
@@ -150,7 +151,8 @@ def train(words: list[str]) -> None:
 def evaluate(words: list[str]) -> None:
     """Evaluates a run."""
     parser = _parser(
-        "eval", "Evaluate a trained run with COCO metrics. Writes eval.json, detections.json, report.html and figures."
+        "eval",
+        "Evaluate a trained run with COCO metrics. Writes eval.json, detections.json, detections.jpg and report.html.",
     )
     parser.add_argument("run", type=str, help="Folder of the run.")
     parser.add_argument("--data", type=str, help="Another dataset (default: the dataset of the run).")
@@ -206,7 +208,7 @@ def evaluate(words: list[str]) -> None:
     )
     report_on(measured, "the same command")
     if config.paa_figures:
-        for figure in draw_paa_figures(Path(config.run), Path(config.out or config.run), config.data, config.device):
+        for figure in draw_paa_figures(measured.run, measured.folder, config.data, config.device, config.split):
             print(figure)
 
 
@@ -214,7 +216,9 @@ def predict(words: list[str]) -> None:
     """Detects objects in images."""
     parser = _parser("predict", "Detect objects in images and videos. Writes annotated images and predictions.json.")
     parser.add_argument("run", type=str, help="Run folder, or a .safetensors or .onnx file.")
-    parser.add_argument("images", type=str, nargs="+", help="Image and video files, folders, globs, or webcam.")
+    parser.add_argument(
+        "images", type=str, nargs="+", help="Image and video files, folders, globs; webcam, webcam1, … for cameras."
+    )
     parser.add_argument("--out", type=str, default="predictions", help="Output folder.")
     parser.add_argument("--no_pictures", type=bool, default=False, help="Do not draw images, which is much faster.")
     parser.add_argument(

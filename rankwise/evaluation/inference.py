@@ -21,7 +21,7 @@ from rankwise.data.transforms import EvalTransform
 from rankwise.errors import DataError, SettingsError
 from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, Seen, contact_sheet
-from rankwise.evaluation.paa_figures import draw_figures, paa_of_recipe
+from rankwise.evaluation.paa_figures import draw_figures, paa_of_run
 from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_calibrated_results, write_results
 from rankwise.evaluation.tabulate import print_evaluation
 from rankwise.evaluation.thresholds import at_scores
@@ -275,15 +275,15 @@ def _at_thresholds_of_run(result: Evaluation, detector: Detector, console: Conso
     return result
 
 
-def draw_paa_figures(run: Path, out: Path, data: str | None = None, device: str = "auto") -> list[Path]:
+def draw_paa_figures(
+    run: Path, out: Path, data: str | None = None, device: str = "auto", split: str | None = None
+) -> list[Path]:
     """Draws the scores and clusters of PAA for a run, figures 2c and 3c of the paper; returns the files.
 
     A run that was trained with another assigner is a SettingsError.
     """
-    paa = paa_of_recipe(read_section(run, "assign"))
-    if paa is None:
-        raise SettingsError(f"{run}: was not trained with --assign PAA, so there are no clusters to draw")
+    paa = paa_of_run(run)
     detector = Detector.load(run, device=pick_device(device))
-    _, dataset = open_run(run, data, classes=detector.classes)
+    _, dataset = open_run(run, data, split, detector.classes)
     make_folder(out)
     return draw_figures(out, detector, dataset.with_transform(EvalTransform(detector.settings.input)), paa)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 
 from rankwise.assign import PAA
 from rankwise.assign.objects import Objects
+from rankwise.config.reading import read_section
 from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
+from rankwise.errors import SettingsError
 from rankwise.evaluation.colors import ACCENT, EMPHASIS
 from rankwise.evaluation.figures import new_panels, nothing_to_show, save_figure, style_panel
+from rankwise.files.names import escaped
 from rankwise.models import Detector
 from rankwise.types import Predictions, Target
 
@@ -161,11 +164,15 @@ def draw_figures(
     return [out / name for name in drawn]
 
 
-def paa_of_recipe(section: dict[str, Any]) -> PAA | None:
-    """The PAA of the section ``assign`` of a recipe; None if it has another assigner. Nothing is imported by name."""
+def paa_of_run(run: Path) -> PAA:
+    """The PAA of a run; a SettingsError if it was trained with another assigner. Nothing is imported by name."""
+    section = read_section(run, "assign")
     if section.get("class_path") not in ("PAA", "rankwise.assign.PAA", "rankwise.assign.paa.PAA"):
-        return None
-    return PAA(**(section.get("init_args") or {}))
+        raise SettingsError(f"{run}: was not trained with --assign PAA, so there are no clusters to draw")
+    try:
+        return PAA(**(section.get("init_args") or {}))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{escaped(run)}/recipe.yaml: invalid value in recipe: assign: {escaped(error)}") from error
 
 
 def _object_with_most_candidates(scores: CandidateScores) -> int:

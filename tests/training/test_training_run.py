@@ -9,6 +9,8 @@ import yaml
 
 import rankwise.losses
 from rankwise.cli import VERBS, main
+from rankwise.errors import SettingsError
+from rankwise.evaluation.paa_figures import paa_of_run
 from rankwise.evaluation.tabulate import decimals
 from rankwise.losses.base import Loss
 from rankwise.models import Detector
@@ -87,7 +89,19 @@ def test_any_assigner_is_one_flag(tmp_path, assigner):
     assert not names & {file.name for file in (tmp_path / "run").iterdir()}
     if assigner == "PAA":  # what it clusters is drawn on request
         main(["eval", str(tmp_path / "run"), "--paa-figures"])
-        assert names <= {file.name for file in (tmp_path / "run").iterdir()}
+        drawn = {name: (tmp_path / "run" / name).read_bytes() for name in names}
+        main(
+            ["eval", str(tmp_path / "run"), "--split", "train", "--paa-figures"]
+        )  # of those images, beside their results
+        assert all((tmp_path / "run" / "eval-train" / name).read_bytes() != drawn[name] for name in names)
+        assert all((tmp_path / "run" / name).read_bytes() == drawn[name] for name in names)
+
+
+@pytest.mark.parametrize("arguments", ["{topkk: 3}", "[3]", "{topk: -1}"])
+def test_an_assigner_that_cannot_be_built_from_a_recipe_is_named_with_the_file(tmp_path, arguments):
+    (tmp_path / "recipe.yaml").write_text(f"assign: {{class_path: rankwise.assign.PAA, init_args: {arguments}}}\n")
+    with pytest.raises(SettingsError, match=r"recipe\.yaml: invalid value in recipe: assign: "):
+        paa_of_run(tmp_path)
 
 
 @pytest.mark.parametrize("folder", ["coco_folder", "voc_folder", "yolo_folder"])
