@@ -107,12 +107,10 @@ class Errors:
         scores = self.matches.detections.scores
         numbers: dict[ErrorType, NDArray[np.int64]] = {}
         for error_type in (ErrorType.CORRECT, *ERRORS):
-            if error_type is ErrorType.MISSED:
-                known = np.sort(np.maximum(self.found_at, self.covered_at)[~self.matches.objects.crowd])
-                numbers[error_type] = np.searchsorted(known, thresholds, side="left")
-            else:
-                known = np.sort(scores[self.types == error_type])
-                numbers[error_type] = len(known) - np.searchsorted(known, thresholds, side="left")
+            known = np.sort(scores[self.types == error_type])
+            numbers[error_type] = len(known) - np.searchsorted(known, thresholds, side="left")
+        known = np.sort(np.maximum(self.found_at, self.covered_at)[~self.matches.objects.crowd])
+        numbers[ErrorType.MISSED] = np.searchsorted(known, thresholds, side="left")
         return numbers
 
     def by_class(self, threshold: float, classes: int) -> dict[ErrorType, NDArray[np.int64]]:
@@ -122,16 +120,21 @@ class Errors:
             threshold: The minimum score.
             classes: The number of classes.
         """
-        matches = self.matches
-        kept = matches.detections.scores >= threshold
-        missed = (np.maximum(self.found_at, self.covered_at) < threshold) & ~matches.objects.crowd
+        detections, kept = self.matches.detections, self.matches.detections.scores >= threshold
         labels = {
-            error_type: matches.objects.labels[missed]
-            if error_type is ErrorType.MISSED
-            else matches.detections.labels[kept & (self.types == error_type)]
+            error_type: detections.labels[kept & (self.types == error_type)]
             for error_type in (ErrorType.CORRECT, *ERRORS)
         }
+        labels[ErrorType.MISSED] = self.matches.objects.labels[self.missed(threshold)]
         return {error_type: np.bincount(rows, minlength=classes) for error_type, rows in labels.items()}
+
+    def missed(self, threshold: float) -> NDArray[np.bool_]:
+        """Which objects are missed, bool [G].
+
+        Args:
+            threshold: The minimum score.
+        """
+        return (np.maximum(self.found_at, self.covered_at) < threshold) & ~self.matches.objects.crowd
 
     def confusions(self, threshold: float, classes: int) -> list[tuple[int, int, int]]:
         """Class errors as (class of the object, predicted class, number of errors), most frequent first.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.correlation import localized, score_quartiles
-from rankwise.evaluation.thresholds import sweep
+from rankwise.evaluation.thresholds import Threshold, sweep
 from rankwise.files.parsing import is_number
 from rankwise.report.error_types import ERRORS, Errors, ErrorType
 
@@ -76,29 +76,22 @@ def _averaged(values: Mapping[float, float]) -> dict[str, list[float]]:
 
 def summary(evaluation: Evaluation) -> dict[str, Any]:
     """The COCO metrics, the counts, and the threshold with the best F1."""
-    best = evaluation.thresholds.overall
     counts = {name: getattr(evaluation, name) for name in ("images", "objects", "detections")}
-    threshold = {"score": rounded_score(best.score), "f1": best.f1, "precision": best.precision, "recall": best.recall}
-    return evaluation.summary() | counts | {"localized": evaluation.correlation.n, "threshold": threshold}
+    best = _threshold(evaluation.thresholds.overall)
+    return evaluation.summary() | counts | {"localized": evaluation.correlation.n, "threshold": best}
 
 
 def class_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
     """One row per class: name, objects, AP, and its best threshold."""
     counts = evaluation.matches.objects.per_class(len(evaluation.per_class)).tolist()
     return [
-        {
-            "name": name,
-            "objects": count,
-            "ap": ap,
-            "f1": threshold.f1,
-            "precision": threshold.precision,
-            "recall": threshold.recall,
-            "score": rounded_score(threshold.score),
-        }
-        for (name, ap), count, threshold in zip(
-            evaluation.per_class.items(), counts, evaluation.thresholds.per_class.values(), strict=True
-        )
+        {"name": name, "objects": count, "ap": ap} | _threshold(evaluation.thresholds.per_class[name])
+        for (name, ap), count in zip(evaluation.per_class.items(), counts, strict=True)
     ]
+
+
+def _threshold(best: Threshold) -> dict[str, float | None]:
+    return {"score": rounded_score(best.score), "f1": best.f1, "precision": best.precision, "recall": best.recall}
 
 
 def precision_recall(evaluation: Evaluation) -> dict[str, Any]:
@@ -130,7 +123,7 @@ def threshold_sweep(evaluation: Evaluation, errors: Errors) -> dict[str, Any]:
     """
     values, best = sweep(evaluation.matches), evaluation.thresholds.overall.score
     if not len(values.scores):
-        scores, rows = np.asarray([best]), np.zeros(0, dtype=np.int64)
+        scores = np.asarray([best])
         heights: dict[str, list[Any]] = {"precision": [None], "recall": [0.0], "f1": [0.0]}
     else:
         every = values.scores[::-1]

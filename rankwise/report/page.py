@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -161,9 +162,4 @@ def render(data: dict[str, Any]) -> str:
     }
     page = (template / "page.html").read_text(encoding="utf-8")
     # In one pass over the template, so that braces in inserted text are not replaced.
-    pieces = page.split("{{")
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        filled.append(fields[name.strip()] + rest)
-    return "".join(filled)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,11 +33,9 @@ def image_errors(run: RunData) -> NDArray[np.int64]:
     errors, threshold = run.errors, run.evaluation.thresholds.overall.score
     matches = errors.matches
     wrong = ~np.isin(errors.types, (ErrorType.CORRECT, ErrorType.IGNORED)) & (matches.detections.scores >= threshold)
-    missed = (np.maximum(errors.found_at, errors.covered_at) < threshold) & ~matches.objects.crowd
-    image_ids = np.concatenate([matches.detections.image_ids[wrong], matches.objects.image_ids[missed]])
-    ids, counts = np.unique(image_ids, return_counts=True)
-    number_of = dict(zip(ids.tolist(), counts.tolist(), strict=True))
-    return np.asarray([number_of.get(record.image_id, 0) for record in run.dataset.records], dtype=np.int64)
+    missed = matches.objects.image_ids[errors.missed(threshold)]
+    number_of = Counter([*matches.detections.image_ids[wrong].tolist(), *missed.tolist()])
+    return np.asarray([number_of[record.image_id] for record in run.dataset.records], dtype=np.int64)
 
 
 def choose_images(runs: Sequence[RunData], limit: int) -> list[int]:
