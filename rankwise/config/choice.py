@@ -107,7 +107,7 @@ def choose(words: Sequence[str]) -> Choice:
             f"budget"
         )
     lines.append(
-        f"override  by any flag, such as --epochs 50, --minutes 10 or --size 512, or by a recipe: "
+        f"override  with any flag, such as --epochs 50, --minutes 10 or --size 512, or with a recipe: "
         f"rankwise train {'photos_mobilenet' if gpu else 'own_data'} --data {data.path}"
     )
     return Choice(recipe, [*flags, "--train.evaluate_every=0"], lines)

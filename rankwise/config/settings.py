@@ -67,8 +67,8 @@ class OptimizerSettings:
     """The optimizer.
 
     Args:
-        name: SGD, AdamW or Muon: AdamW with orthogonal steps for layers, which trains from random weights in far fewer
-            steps.
+        name: SGD, AdamW or Muon, which orthogonalizes the step of each layer and is AdamW for all other weights. From
+            random weights, Muon needs far fewer steps.
         lr: Learning rate, for the global batch of all processes.
         momentum: Momentum of SGD, first beta of AdamW and Muon.
         weight_decay: Weight decay, not applied to norms and biases.
@@ -137,7 +137,8 @@ class TrainSettings:
         evaluate_batch: Evaluation batch size of each process. Images of a batch are padded to the same size, which may
             change results slightly, so it does not depend on the number of processes.
         log_every: Steps between log lines in ``metrics.jsonl``.
-        checkpoint_minutes: Minutes between checkpoints within an epoch; every epoch also ends with a checkpoint.
+        checkpoint_minutes: Minutes between checkpoints within an epoch. Epochs end with a checkpoint too, unless they
+            are so short that writing it would take more than a twentieth of the time.
         checkpoint_steps: Steps between checkpoints; 0 uses ``checkpoint_minutes`` only.
         max_bad_steps: Stop after this many consecutive steps with a loss or gradient that is not finite.
         accelerator: "auto", "cpu", "cuda" or "mps". The variable CUDA_VISIBLE_DEVICES chooses among several GPUs.

@@ -142,8 +142,8 @@ def _nothing_in(split: SplitReport) -> Fault:
     """The fault of a split from which nothing can be learned or measured."""
     if not split.images:
         return Fault("empty split", f"{split.name} split", "has no usable images", "add some, or remove the split")
-    what = f"has {counted(split.images, 'image')} and not one box"
-    return Fault("empty split", f"{split.name} split", what, "check that its annotations are where the format has them")
+    what = f"has {counted(split.images, 'image')} but no boxes"
+    return Fault("empty split", f"{split.name} split", what, "check that its annotations are in the right place")
 
 
 def _unusable(error: DataError) -> Fault:

@@ -138,13 +138,14 @@ def with_advice(error: Exception, folder: Path, rank: int) -> Exception:
         return TrainingStopped(
             f"{device} ran out. Reduce the memory per step: --train.accumulate 2 (or more) computes the same step in "
             f"parts and works with --resume; --train.precision bf16 halves much of it; a smaller --train.batch_size "
-            f"or --model.input.short_side needs a new run. --data.workers also uses main memory. Resume with: "
+            f"or --size needs a new run. --data.workers also uses main memory. Resume with: "
             f"{again} --train.accumulate 2"
         )
     if text.startswith("a loader worker died"):
         return TrainingStopped(
             f"{text.partition(';')[0]}. Usually memory ran out: use fewer --data.workers or smaller "
-            f"images; --data.workers 0 shows the error. Resume with: {again}"
+            f"images. With --data.workers 0, the training process reads them itself and shows the error. Resume "
+            f"with: {again}"
         )
     if isinstance(error, RuntimeError) and _any_in(_LOST, text):
         if rank:

@@ -71,7 +71,7 @@ def warnings(train: DetectionDataset, sizes: InputSettings, balanced: bool = Fal
     if (share := float((visible < TINY).mean())) >= 0.05:
         lines.append(
             f"tiny      {100 * share:.0f} % of the boxes have a side below {TINY} pixels at the input size: a larger "
-            f"--model.input.short_side helps if the images are large enough"
+            f"--size helps if the images are large enough"
         )
     return lines
 

@@ -110,8 +110,8 @@ def test_two_images_with_one_label_file_are_a_fault(yolo):
 
 def test_a_split_without_a_box_or_an_image_is_a_fault(yolo, coco):
     shutil.rmtree(yolo / "labels")
-    assert "train split: has 3 images and not one box" in faults(yolo)
-    assert "val split: has 2 images and not one box" in faults(yolo)
+    assert "train split: has 3 images but no boxes" in faults(yolo)
+    assert "val split: has 2 images but no boxes" in faults(yolo)
     change(coco, lambda content: content.update(images=[], annotations=[]))
     assert "train split: has no usable images" in faults(coco)
 
