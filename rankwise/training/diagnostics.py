@@ -75,12 +75,10 @@ def symptoms_of_losses(terms: dict[str, Tensor], norm: Tensor, model: nn.Module,
 def joined(symptoms: Iterable[Symptoms]) -> Symptoms:
     """The symptoms of all processes combined."""
     known = [one for one in symptoms if one.wrong]
-    wrong = dict.fromkeys(text for one in known for text in one.wrong)
     # The gradient is the same in all processes: if a loss was the cause, the other processes have nothing to add.
-    losses = [one for one in known if not one.wrong[0].startswith("gradient")]
-    if losses:
-        wrong = dict.fromkeys(text for one in losses for text in one.wrong)
-    images = dict.fromkeys(name for one in losses or known for name in one.images)
+    known = [one for one in known if not one.wrong[0].startswith("gradient")] or known
+    wrong = dict.fromkeys(text for one in known for text in one.wrong)
+    images = dict.fromkeys(name for one in known for name in one.images)
     return Symptoms(tuple(wrong), tuple(images))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rankwise.config.reading import flat, not_a_run, read_recipe
 from rankwise.errors import SettingsError
 from rankwise.files.names import escaped
 from rankwise.files.parsing import parse_yaml
-from rankwise.files.writing import WriteError, explained, make_folder
+from rankwise.files.writing import explained, make_folder
 from rankwise.training.lock import refuse_if_locked
 
 
@@ -36,18 +36,9 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
     if launcher_rank():
         return None  # rank 0 chooses and broadcasts
     if given is None:
-        for number in itertools.count(1):
-            folder = Path(f"runs/{name}-{number}")
-            make_folder(folder.parent)
-            try:
-                with explained(folder, "created"):
-                    folder.mkdir()  # at once, so that two runs started together get different folders
-            except WriteError as error:
-                if error.number == errno.EEXIST:
-                    continue
-                raise
-            break
-        return folder
+        runs = Path("runs")
+        make_folder(runs)
+        return next(filter(_created, (runs / f"{name}-{number}" for number in itertools.count(1))))
     folder = Path(given)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not overwrite:
@@ -68,6 +59,14 @@ def run_folder(given: str | None, name: str, overwrite: bool) -> Path | None:
         with explained(folder, "deleted"):
             shutil.rmtree(folder)
     return folder
+
+
+def _created(folder: Path) -> bool:
+    """Creates a folder at once, so that two runs started together get different ones; false if it exists."""
+    with explained(folder, "created"), suppress(FileExistsError):
+        folder.mkdir()
+        return True
+    return False
 
 
 def refuse_for_resume(run: str, recipe: str | None, words: Sequence[str]) -> None:

@@ -161,9 +161,9 @@ class Run:
         """Trains to the end, with evaluations and checkpoints as set in the recipe."""
         at = self.progress
         self.tracker.ap = at.best_ap if at.best_ap >= 0 else None
-        data = self.loader.dataset, self.val_set
-        lines = announcement(self.recipe, self.folder, self.fabric.device, *data, self.weights)
-        for line in dict.fromkeys([*lines, *data[0].notes, *data[1].notes, *self.state.notes]):
+        train_set, val_set = self.loader.dataset, self.val_set
+        lines = announcement(self.recipe, self.folder, self.fabric.device, train_set, val_set, self.weights)
+        for line in dict.fromkeys([*lines, *train_set.notes, *val_set.notes, *self.state.notes]):
             self.tracker.print(line)
         if warning := unreached(self.recipe.schedule, self.plan.steps_per_epoch, self.plan.steps):
             self.tracker.print(warning)
@@ -242,7 +242,7 @@ class Run:
         # Dropout and the like depend only on the step, so that a resumed run behaves like an uninterrupted one.
         torch.manual_seed(self.recipe.train.seed * 1_000_003 + at.step * 1009 + self.fabric.global_rank)
         self.buffers.save()
-        decision, symptoms = Decision(*[False] * 5), Symptoms()
+        decision, symptoms = Decision(), Symptoms()
         seen: list[Predictions] = []
 
         def is_usable(predictions: Predictions) -> bool:
@@ -308,8 +308,7 @@ class Run:
         if at.bad_in_a_row >= self.recipe.train.max_bad_steps:
             if not self.fabric.is_global_zero:
                 raise StoppedElsewhere
-            lr = head_lr(self.optimizer)
-            precision = self.recipe.train.precision
+            lr, precision = head_lr(self.optimizer), self.recipe.train.precision
             raise TrainingStopped(
                 diagnostics.diagnosis(everyone, at.bad_in_a_row, lr, precision, self.detector, self.folder)
             )

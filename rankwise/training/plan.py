@@ -132,10 +132,6 @@ class Clock:
     def evaluation(self, seconds: float) -> None:
         """Call after an evaluation, which does not count as part of the next step."""
         self._evaluations.append(seconds)
-        self.pause()
-
-    def pause(self) -> None:
-        """Excludes the time since the last step from the next one."""
         self._last = time.perf_counter()
 
     def left(self, plan: Plan, step: int) -> float | None:

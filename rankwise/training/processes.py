@@ -37,11 +37,11 @@ class Decision(NamedTuple):
         save: A checkpoint is due after this step.
     """
 
-    stop: bool
-    failed: bool
-    bad: bool
-    faults: bool
-    save: bool
+    stop: bool = False
+    failed: bool = False
+    bad: bool = False
+    faults: bool = False
+    save: bool = False
 
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
@@ -87,7 +87,7 @@ def build_fabric(settings: TrainSettings) -> Fabric:
     nodes = int(os.environ.get("WORLD_SIZE", local)) // local if "LOCAL_WORLD_SIZE" in os.environ else 1
     if not on_cpu and torch.cuda.is_available() and local > torch.cuda.device_count():
         raise SettingsError(f"--devices {local}: this machine has {torch.cuda.device_count()} GPUs")
-    share_of_batch(settings.images_per_step, local * nodes)
+    _check_divisible(settings.images_per_step, local * nodes)
     strategy = Strategy(**_DDP) if local * nodes > 1 else "auto"  # type: ignore[arg-type]
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # otherwise every process prints its rank
     return Fabric(
@@ -109,12 +109,11 @@ def _enable_bf16() -> None:
         print(changed, file=sys.stderr)
 
 
-def share_of_batch(batch_size: int, world_size: int) -> int:
-    """Number of images of a batch per process."""
+def _check_divisible(batch_size: int, world_size: int) -> None:
+    """Refuses a batch that cannot be divided among the processes."""
     if batch_size < 1 or batch_size % world_size:
         raise SettingsError(
             f"a batch of {batch_size} images cannot be divided among {world_size} processes: "
             f"set --train.batch_size to a multiple of {world_size}, or the number of processes to a divisor of "
             f"{batch_size}"
         )
-    return batch_size // world_size

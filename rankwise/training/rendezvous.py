@@ -118,16 +118,14 @@ def watch(children: Sequence[Popen[bytes]], every: float = 0.5, grace: float = G
     def look() -> None:
         while True:
             codes = [child.poll() for child in children]
-            dead = next((rank for rank, code in enumerate(codes, start=1) if code), None)
-            if dead is not None:
-                code = codes[dead - 1] or 0
+            for rank, (dead, code) in enumerate(zip(children, codes, strict=True), start=1):
+                if not code:
+                    continue
                 if code < 0:  # it could not report this itself
-                    _print_end(
-                        dead, children[dead - 1].pid, f"was killed by {_name(-code)}; usually because memory ran out"
-                    )
+                    _print_end(rank, dead.pid, f"was killed by {_name(-code)}; usually because memory ran out")
                 time.sleep(grace)
                 if code > 0:
-                    _print_end(dead, children[dead - 1].pid, f"ended with exit code {code}")
+                    _print_end(rank, dead.pid, f"ended with exit code {code}")
                 for child in children:
                     child.kill()
                 os._exit(2)

@@ -102,13 +102,11 @@ def whole_batch_backward(
         return None
     losses = _losses(criterion, whole, batch, watch)
     with watch.stage("backward"):
-        leaves = [value for name in DIFFERENTIABLE if (value := getattr(whole, name)) is not None]
-        gradients = torch.autograd.grad(_finite_or_nan(losses.total), leaves)
+        gradients = torch.autograd.grad(_finite_or_nan(losses.total), _differentiable(vars(whole)))
         shares = zip(*(gradient.split([len(images) for images in chunks]) for gradient in gradients), strict=True)
         for number, (images, seed, share) in enumerate(zip(chunks, seeds, shares, strict=True), start=1):
             with fabric.no_backward_sync(model, enabled=number < len(chunks)):
-                output = _seeded(model, images, seed)
-                values = [output[name] for name in DIFFERENTIABLE if output[name] is not None]
+                values = _differentiable(_seeded(model, images, seed))
                 fabric.backward(sum((v * g.to(v.dtype)).sum() for v, g in zip(values, share, strict=True)))
     return losses
 
@@ -143,8 +141,8 @@ class Parts:
 
 def finite(predictions: Predictions) -> Tensor:
     """Whether all predictions are finite, as a scalar. A sum needs one pass and no copy, and keeps NaN and infinity."""
-    values = [value for name in DIFFERENTIABLE if (value := getattr(predictions, name)) is not None]
-    return torch.isfinite(torch.stack([value.detach().sum(dtype=torch.float32) for value in values]).sum())
+    sums = [value.detach().sum(dtype=torch.float32) for value in _differentiable(vars(predictions))]
+    return torch.isfinite(torch.stack(sums).sum())
 
 
 class Buffers:
@@ -174,6 +172,11 @@ class Buffers:
         return [buffer for module in self.modules for buffer in module.buffers()]
 
 
+def _differentiable(predictions: dict[str, Any]) -> list[Tensor]:
+    """The predictions, by name, that have a gradient."""
+    return [predictions[name] for name in DIFFERENTIABLE if predictions[name] is not None]
+
+
 def _finite_or_nan(total: Tensor) -> Tensor:
     return total * torch.where(torch.isfinite(total.detach()), 1.0, torch.nan)
 
@@ -189,7 +192,7 @@ def _losses(criterion: Criterion, predictions: Predictions, batch: Batch, watch:
             raise
         # The loss refuses predictions that are not finite. The other processes are about to run backward, and this one
         # must join them: with NaN, so that all of them skip the step.
-        values = [value for name in DIFFERENTIABLE if (value := getattr(predictions, name)) is not None]
+        values = _differentiable(vars(predictions))
         return Losses({"ranking": sum((value.sum() for value in values), values[0].new_zeros(())) * torch.nan})
 
 

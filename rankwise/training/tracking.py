@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rankwise.distributed import all_reduce_sum_
 from rankwise.errors import SettingsError
+from rankwise.evaluation.tabulate import decimals
 from rankwise.files.names import escaped, escaped_lines
 from rankwise.files.parsing import ParseError, parse_json, read_bytes
 from rankwise.files.writing import not_written, write_text
@@ -174,12 +175,11 @@ class Tracker:
 
     def _line(self, step: int, epoch: int, width: int) -> str:
         """Epoch, remaining time, losses and AP, and as much of the rest as fits."""
-        losses = [f"{name} {'–' if value is None else f'{value:.3f}'}" for name, value in self._shown.items()]
         parts = [
             f"epoch {epoch + 1}" + ("" if self.plan.provisional else f"/{self.plan.epochs}"),
             f"{format_duration(self.clock.left(self.plan, step))} left",
-            *losses,
-            f"AP {'–' if self.ap is None else f'{self.ap:.1f}'}",
+            *(f"{name} {decimals(value, 3)}" for name, value in self._shown.items()),
+            f"AP {decimals(self.ap)}",
         ]
         for extra in self._extras:
             if sum(map(len, parts)) + 2 * len(parts) + len(extra) <= width:
@@ -228,9 +228,8 @@ class Tracker:
         sums = torch.stack([self._sums[name] for name in names])
         all_reduce_sum_(sums)
         totals = dict(zip(names, sums.tolist(), strict=True))
-        counts = dict.fromkeys(COUNTS, self._steps) | dict.fromkeys(
-            OF_POSITIVES, max(1.0, totals.get("positives", 0.0))
-        )
+        positives = max(1.0, totals.get("positives", 0.0))
+        counts = dict.fromkeys(COUNTS, self._steps) | dict.fromkeys(OF_POSITIVES, positives)
         mean_of = self._steps * self.fabric.world_size
         return {name: _plain(total / counts.get(name, mean_of)) for name, total in totals.items()}
 
