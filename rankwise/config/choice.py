@@ -78,7 +78,6 @@ class Choice:
 
 def choose(words: Sequence[str]) -> Choice:
     """Picks a recipe for a dataset, from normalized flags with ``--data.path``."""
-    words = list(words)
     data = DataSettings(
         path=value_of(words, "--data.path") or "shapes",
         train=value_of(words, "--data.train") or "train",
@@ -86,8 +85,7 @@ def choose(words: Sequence[str]) -> Choice:
         skip_bad=(value_of(words, "--data.skip_bad") or "").lower() in ("true", "yes", "1"),
     )
     facts = Facts.of(open_split(data, "train"))
-    accelerator = value_of(words, "--train.accelerator") or "auto"
-    gpu = accelerator in ("cuda", "mps") or (accelerator == "auto" and has_gpu())
+    gpu = _uses_gpu(value_of(words, "--train.accelerator") or "auto")
     recipe, flags, why = _by_weights(words, gpu)
     lines = [f"recipe    {recipe}: {why}"]
     if not gpu and not value_of(words, "--train.init") and not value_of(words, "--size"):
@@ -147,7 +145,11 @@ def has_gpu() -> bool:
     return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
-def _by_weights(words: list[str], gpu: bool) -> tuple[str, list[str], str]:
+def _uses_gpu(accelerator: str) -> bool:
+    return accelerator in ("cuda", "mps") or (accelerator == "auto" and has_gpu())
+
+
+def _by_weights(words: Sequence[str], gpu: bool) -> tuple[str, list[str], str]:
     """The recipe by device and available weights, its flags, and the reasons."""
     device = "the larger detector, because there is a GPU" if gpu else "a small detector, because no GPU was found"
     init = value_of(words, "--train.init")
@@ -187,7 +189,7 @@ def _size(facts: Facts) -> tuple[int, str]:
 
 
 def _batch(words: Sequence[str], images: int, most: int) -> tuple[int, list[str]]:
-    given = value_of(list(words), "--train.batch_size")
+    given = value_of(words, "--train.batch_size")
     if given is not None and given != "auto":
         return int(given) if given.isdecimal() and int(given) else most, []  # the parser refuses other values
     batch = automatic_batch(images, most)
@@ -205,7 +207,6 @@ def set_batch_size(config: Namespace) -> None:
     if train.batch_size != "auto":
         return
     images = len(open_split(from_dict(DataSettings, config.data.as_dict(), "data"), "train"))
-    gpu = train.accelerator in ("cuda", "mps") or (train.accelerator == "auto" and has_gpu())
     processes = max(1, train.devices)
-    batch = automatic_batch(images, 16 if gpu else 8)
+    batch = automatic_batch(images, 16 if _uses_gpu(train.accelerator) else 8)
     train.batch_size, train.accumulate = -(-batch // processes) * processes, 0

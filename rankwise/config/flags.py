@@ -69,7 +69,7 @@ def normalize(
     return flags, others
 
 
-def value_of(flags: list[str], flag: str) -> str | None:
+def value_of(flags: Sequence[str], flag: str) -> str | None:
     """The value of a flag in normalized flags; the last one wins."""
     values = [word.partition("=")[2] for word in flags if word.partition("=")[0] == flag]
     return values[-1] if values else None
