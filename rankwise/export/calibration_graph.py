@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.export.nms_graph import OUTPUTS
 from rankwise.models.score_map import TAIL, ScoreMap
 
 
@@ -103,7 +104,7 @@ def calibrate_anchors(model: Any, score_map: ScoreMap) -> None:
 def calibrate_detections(graph: Any, score_map: ScoreMap) -> None:
     """Calibrates and sorts the detections of :func:`rankwise.export.nms_graph.nms_graph`, in place, and adds
     ``raw_detection_scores``."""
-    names = ("detection_boxes", "detection_scores", "detection_labels")
+    names = OUTPUTS[:3]
     boxes, scores, labels = (f"calibration_raw_{name}" for name in names)
     _rename(graph.node, dict(zip(names, (boxes, scores, labels), strict=True)))
     nodes = Nodes("calibration")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rankwise.models import Detector, ModelError, input_size
+from rankwise.models.postprocess import postprocess
 from rankwise.models.score_map import ScoreMap
 from rankwise.types import Detections, Predictions
 
@@ -141,8 +142,6 @@ def compare_detections(
 def _nms_in_torch(
     detector: Detector, session: Any, images: torch.Tensor, sizes: list[tuple[int, int]], settings: Any
 ) -> list[Detections]:
-    from rankwise.models.postprocess import postprocess
-
     outputs = [raw_output(detector), "boxes", "levels"]
     scores, boxes, levels = session.run(outputs, {"images": images.numpy()})
     counts = tuple(np.bincount(levels).tolist())

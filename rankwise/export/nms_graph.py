@@ -6,8 +6,7 @@ from typing import Any
 
 from rankwise.models.settings import PostprocessSettings
 
-#: Names of the inputs and outputs.
-INPUTS = ("scores", "boxes", "levels", "sizes")
+#: Names of the outputs.
 OUTPUTS = ("detection_boxes", "detection_scores", "detection_labels", "num_detections")
 
 

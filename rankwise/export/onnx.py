@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rankwise.export.calibration_graph import calibrate_anchors, calibrate_detections
 from rankwise.export.comparison import compare, compare_detections, shapes_to_check
 from rankwise.export.manifest import KEY, OPSET, Manifest
-from rankwise.export.nms_graph import INPUTS, OUTPUTS, nms_graph
+from rankwise.export.nms_graph import nms_graph
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.files.writing import explained, make_folder
 from rankwise.interrupts import exit_at_once
@@ -106,7 +106,6 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
 
     threads = torch.get_num_threads()
     shapes = shapes_to_check(detector)
-    make_folder(out.parent)
     with explained(out), tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as folder:
         plain, final = Path(folder) / "network.onnx", Path(folder) / "model.onnx"
         onnx.save(_described(with_calibration(network, detector), detector, "outside"), plain)
@@ -117,10 +116,8 @@ def write_checked(detector: Detector, network: Any, out: Path, nms: Nms, console
         if detector.confidence.calibration is None:
             console.print(f"scores of the file are raw: the run has no calibration; {HOW_TO_CALIBRATE}", soft_wrap=True)
         if len(tta_views(detector.settings.input, detector.settings.test)) > 1:
-            console.print(
-                "the file has no test-time augmentation: model.test of the run is not exported",
-                soft_wrap=True,
-            )
+            without = "the file has no test-time augmentation: model.test of the run is not exported"
+            console.print(without, soft_wrap=True)
         if nms == "inside":
             onnx.save(_described(with_nms(network, detector), detector, "inside"), final)
             inside = open_session(final, threads=threads)
@@ -155,12 +152,11 @@ def with_nms(network: Any, detector: Detector) -> Any:
     model = onnx.ModelProto()
     model.CopyFrom(network)
     model.graph.node.extend(tail.node)
-    model.graph.input.extend(value for value in tail.input if value.name == INPUTS[-1])
+    model.graph.input.extend(value for value in tail.input if value.name == "sizes")
     del model.graph.output[:]
     model.graph.output.extend(tail.output)
     if detector.confidence.calibration is not None:
         calibrate_detections(model.graph, detector.confidence.calibration)
-    assert [value.name for value in tail.output] == list(OUTPUTS)
     onnx.checker.check_model(model)
     return model
 
@@ -174,15 +170,13 @@ def _settings_inside(detector: Detector) -> Any:
 
 
 def _described(model: Any, detector: Detector, nms: Nms) -> Any:
-    """A model with the settings of the detector in its metadata."""
+    """Writes the settings of the detector into the metadata of a model; returns the model."""
     import onnx
 
     settings = detector.settings.postprocess if nms == "outside" else _settings_inside(detector)
     manifest = Manifest(detector.classes, detector.settings.input, settings, detector.confidence, nms)
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    onnx.helper.set_model_props(result, {KEY: manifest.to_json()})
-    return result
+    onnx.helper.set_model_props(model, {KEY: manifest.to_json()})
+    return model
 
 
 def _tidy(model: Any, classes: int) -> None:

@@ -13,16 +13,13 @@ from PIL import Image
 from rankwise.errors import ModelError
 from rankwise.export.manifest import Manifest
 from rankwise.export.nms import find_detections
+from rankwise.export.nms_graph import OUTPUTS
 from rankwise.files.names import escaped
 from rankwise.images.arrays import as_pixels
 from rankwise.images.settings import InputSettings, padded_size
 from rankwise.images.sources import find_images, is_folder
 
 INSTALL = "it needs more packages, install them with: pip install onnx onnxscript onnxruntime"
-
-#: Outputs of a network, with NMS inside and outside.
-_INSIDE = ("detection_boxes", "detection_scores", "detection_labels", "num_detections")
-_OUTSIDE = ("scores", "boxes", "levels")
 
 
 class OnnxDetector:
@@ -49,7 +46,7 @@ class OnnxDetector:
 
     def _check_outputs(self, path: str | PathLike[str]) -> None:
         """Refuses a network whose outputs do not match its settings."""
-        wanted = _INSIDE if self.manifest.nms == "inside" else _OUTSIDE
+        wanted = OUTPUTS if self.manifest.nms == "inside" else ("scores", "boxes", "levels")
         outputs = {output.name: output.shape for output in self._session.get_outputs()}
         if missing := [name for name in wanted if name not in outputs]:
             raise ModelError(f"{escaped(path)}: its network has no output {', '.join(missing)}. Export the run again")
@@ -148,19 +145,16 @@ def open_session(path: Path, device: str = "cpu", threads: int | None = None) ->
     options.log_severity_level = 3  # errors only: warnings are about the graph, which users did not write
     if threads is not None:
         options.intra_op_num_threads = threads
+    providers = _providers(device, onnxruntime)
     try:
-        return onnxruntime.InferenceSession(path, options, providers=_providers(device, onnxruntime))
+        return onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime has many exception classes
-        if isinstance(error, ModelError):
-            raise
         raise ModelError(f"{path} is not an ONNX model, or damaged ({str(error).splitlines()[0]})") from error
 
 
 def prepare(image: np.ndarray, settings: InputSettings) -> tuple[np.ndarray, tuple[int, int]]:
-    """Prepares an image [H, W, 3] for the network, uint8 [1, 3, H, W]; also returns its (height, width) without
+    """Prepares an image, uint8 [H, W, 3], for the network, uint8 [1, 3, H, W]; also returns its (height, width) without
     padding."""
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8:
-        raise ModelError(f"an image must be uint8 [height, width, 3], not {image.dtype} {list(image.shape)}")
     height, width = settings.input_size(*image.shape[:2])
     if (height, width) != image.shape[:2]:
         # Pillow uses antialiasing for downscaling, like the resizing during training.
