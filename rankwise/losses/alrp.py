@@ -75,7 +75,7 @@ class ALRPLoss(RankingLoss):
     def box_loss(self, boxes: PositiveBoxes, outcome: Outcome) -> Tensor:
         assert outcome.row_weights is not None
         weights = outcome.row_weights[outcome.positive if boxes.rows is None else boxes.rows]
-        box = (self._scaled(boxes.errors) * boxes.weights * weights).sum()
+        box = (boxes.errors / (2 * (1 - self.spec.tau)) * boxes.weights * weights).sum()
         if self.training:
             self._update(outcome.parts, box.detach())
         return box * self.balance().to(box.dtype)
@@ -84,9 +84,6 @@ class ALRPLoss(RankingLoss):
         """The factor on the box loss: 1 before the first batch with positives."""
         both, box = self.averages
         return torch.where(self.batches > 0, both / box.clamp(min=1e-9), 1.0)
-
-    def _scaled(self, errors: Tensor) -> Tensor:
-        return errors / (2 * (1 - self.spec.tau))
 
     @torch.no_grad()
     def _update(self, parts: dict[str, Tensor], box: Tensor) -> None:

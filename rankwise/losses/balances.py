@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rankwise.losses.inputs import check_factors
+
 
 class Balance:
     """A balance constant: the divisor of the errors of a positive."""
@@ -20,6 +22,9 @@ class Rank(Balance):
 
     own: float = 0.5
 
+    def __post_init__(self) -> None:
+        check_factors(own=self.own)
+
 
 @dataclass(frozen=True)
 class ValidNegatives(Balance):
@@ -35,5 +40,4 @@ class ValidNegatives(Balance):
     margin: float = 0.25
 
     def __post_init__(self) -> None:
-        if not self.margin >= 0:
-            raise ValueError(f"margin must be at least 0, got {self.margin}")
+        check_factors(margin=self.margin)

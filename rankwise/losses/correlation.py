@@ -104,16 +104,13 @@ class _Addition(SamplewiseLoss):
     """1 − ρ, or 0 if ρ is undefined."""
 
     takes_weights = False
+    needs_sync = True  # ranks are computed on the host
     log = ("correlation",)
 
     def __init__(self, coefficient: Coefficient, softness: float) -> None:
         super().__init__()
         self.coefficient = coefficient
         self.softness = softness
-
-    @property
-    def needs_sync(self) -> bool:
-        return True  # ranks are computed on the host
 
     def compute(self, samples: Samples) -> ValueAndGradient:
         scores = samples.positives.double().sigmoid()

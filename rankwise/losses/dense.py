@@ -72,7 +72,7 @@ class DenseTargets:
         later = self.rows[1:] == self.rows[:-1]
         added = int(later.sum())
         if added > FEW_ADDED * count:
-            return self._entries()
+            return self._one_row_per_entry()
         labels, ignored = torch.full((count,), classes, device=logits.device), self.ignored
         if ignored is not None and ignored.shape[1] == 1:
             labels.masked_fill_(ignored.squeeze(1), -1)
@@ -96,8 +96,8 @@ class DenseTargets:
             torch.cat([self.image, self.image[moved[0]]]),
         )
 
-    def _entries(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every entry as a row of one class."""
+    def _one_row_per_entry(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The same samples as rows of one class."""
         count, classes = self.logits.shape
         logits, where = self.logits, self.rows * classes + self.classes
         labels = torch.ones(count * classes, dtype=torch.int64, device=logits.device)
@@ -235,7 +235,7 @@ def _positives(targets: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor, Te
     if targets.device.type == "cpu" and find_spec("numba") is not None:
         from rankwise.pairsums.engines.numba.targets import positive_targets
 
-        positives = positive_targets(targets.contiguous(), None if kept is None else kept.contiguous(), ROUNDING)
+        positives = positive_targets(targets.contiguous(), None if kept is None else kept.contiguous())
         if positives is not None:
             return positives
     targets = targets if kept is None else targets.masked_fill(~kept, 0)

@@ -65,13 +65,10 @@ class DRLoss(SamplewiseLoss):
         self.smoothness = smoothness
         self.weight = weight
         self.scope = scope
+        self.needs_sync = scope == "image"  # the host needs the number of images
 
     def reads_image(self, image: Tensor | None) -> bool:
         return self.scope == "image"
-
-    @property
-    def needs_sync(self) -> bool:
-        return self.scope == "image"  # the host needs the number of images
 
     @property
     def _sharpness(self) -> np.float32:

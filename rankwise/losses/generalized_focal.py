@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from rankwise.distributed import all_reduce_mean
 from rankwise.losses.base import Outcome, PositiveBoxes
 from rankwise.losses.quality_focal import QualityFocalLoss
 
@@ -40,10 +41,9 @@ class GeneralizedFocalLoss(QualityFocalLoss):
                 "GeneralizedFocalLoss needs a head that predicts distances as distributions: set head.bins (16 in "
                 "the paper) and head.coding to ltrb, or use QualityFocalLoss, which is the same without them"
             )
-        total = all_reduce_mean(boxes.weights.sum()).clamp(min=1e-6)
         errors = distribution_focal(boxes.distribution, boxes.distances).mean(1)  # [P]
-        distribution = (errors * boxes.weights).sum() / total
-        return super().box_loss(boxes, outcome) + self.distribution_weight * distribution
+        both = replace(boxes, errors=boxes.errors + self.distribution_weight * errors)
+        return super().box_loss(both, outcome)
 
 
 def distribution_focal(distribution: Tensor, distances: Tensor) -> Tensor:

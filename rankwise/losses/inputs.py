@@ -139,7 +139,7 @@ def _read_with_sync(
     if quality is not None:
         quality = quality.detach()[rows].to(logits.dtype)
         if not bool(((quality >= -ROUNDING) & (quality <= 1 + ROUNDING)).all()):
-            raise ValueError(bad_quality(quality, rows, ROUNDING))
+            raise ValueError(bad_quality(quality, rows))
         quality = quality.clamp(0, 1)
     return Samples(logits, labels, rows, labels[rows], quality, image, ignored)
 
@@ -287,7 +287,8 @@ def check_settings(constructor: Callable[..., None]) -> Callable[..., None]:
             wanted = SETTINGS.get(kind)
             if wanted is None or (optional == "None" and value is None):
                 continue
-            if not isinstance(value, wanted[0]) or (isinstance(value, bool) and kind != "bool"):
+            # NaN, which is not equal to itself, would pass every check of a range.
+            if not isinstance(value, wanted[0]) or (isinstance(value, bool) and kind != "bool") or value != value:
                 raise TypeError(f"{type(self).__name__}: {name} must be {wanted[1]}, got {value!r}")
         constructor(self, *args, **kwargs)
 
@@ -301,7 +302,7 @@ def check_choice(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def check_factors(**factors: float) -> None:
-    """Raises an error if a factor on a loss is not a finite number of at least 0."""
+    """Raises an error if a setting is not a finite number of at least 0."""
     for name, value in factors.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TypeError(f"{name} must be a number, got {value!r}")

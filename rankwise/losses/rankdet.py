@@ -43,6 +43,7 @@ class RankDetLoss(SamplewiseLoss):
     """
 
     takes_weights = False
+    needs_sync = True  # for the pairs of positives
     log = ("ranking", "iou_guided")
 
     def __init__(self, alpha: float = 1.0, groups: int = 100, method: Method = "fast") -> None:
@@ -53,10 +54,6 @@ class RankDetLoss(SamplewiseLoss):
         self.groups = groups
         check_choice("method", method, get_args(Method))
         self.method: Method = method
-
-    @property
-    def needs_sync(self) -> bool:
-        return True  # for the pairs of positives
 
     def compute(self, samples: Samples) -> ValueAndGradient:
         detached, scores = samples.values, samples.positives.double().sigmoid()

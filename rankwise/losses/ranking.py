@@ -32,6 +32,8 @@ class RankingLoss(Loss):
         super().__init__()
         check_choice("scope", spec.scope, get_args(Scope))
         check_choice("method", method, get_args(Method))
+        if not isinstance(spec.distance, Distance):
+            raise TypeError(f"distance must be an instance of a Distance, such as Step(), got {spec.distance!r}")
         if method != "dense" and type(spec.distance) not in (Step, Sigmoid, SigmoidCrossEntropy):
             raise ValueError(
                 f"{type(spec.distance).__name__} is a custom distance, which needs "

@@ -42,6 +42,8 @@ class SamplewiseLoss(Loss):
 
     #: Whether it uses the quality of positives.
     needs_quality: ClassVar[bool] = True
+    #: Whether it reads values, such as the number of positives, on the host, which then waits for a GPU.
+    needs_sync: bool = False
     #: Whether it is a sum over samples divided by the number of positives, so that weights and a normalizer apply.
     takes_weights: ClassVar[bool] = True
     #: Names of the scalars to log.
@@ -54,11 +56,6 @@ class SamplewiseLoss(Loss):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.handle = handle(self)  # a copied loss needs its own handle
-
-    @property
-    def needs_sync(self) -> bool:
-        """Whether it reads values, such as the number of positives, on the host, which then waits for a GPU."""
-        return False
 
     @abstractmethod
     def compute(self, samples: Samples) -> ValueAndGradient:

@@ -12,10 +12,13 @@ from torch import Tensor
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
 from rankwise.pairsums.engines.torch.blocks import blocks
-from rankwise.pairsums.engines.torch.sigmoid import PRECISION, Precision, coarsening
+from rankwise.pairsums.engines.torch.sigmoid import PRECISION, coarsening
 
 #: Entries of a block of a matrix of pairs: they take 2 MB. So few pairs need no table.
 PAIRS = 1 << 18
+
+#: Resolution of the table; a unit is τ.
+TABLE = PRECISION[torch.float64]
 
 #: Smallest temperature with tables: they have 128/τ cells.
 MIN_TEMPERATURE = 1e-4
@@ -43,6 +46,7 @@ class SmoothAPLoss(SamplewiseLoss):
 
     needs_quality = False
     takes_weights = False
+    needs_sync = True  # for the pairs of positives
     log = ("precision",)
 
     def __init__(self, temperature: float = 0.01, method: Method = "fast") -> None:
@@ -56,33 +60,28 @@ class SmoothAPLoss(SamplewiseLoss):
         self.temperature = temperature
         self.method: Method = method
 
-    @property
-    def needs_sync(self) -> bool:
-        return True  # for the pairs of positives
-
     def compute(self, samples: Samples) -> ValueAndGradient:
-        with torch.no_grad():
-            scores = samples.logits.detach().double().sigmoid()
-            negative = torch.ones_like(scores, dtype=torch.bool)
-            negative[samples.rows, samples.classes] = False
-            if samples.ignored is not None:
-                negative &= ~samples.ignored
-            positives, negatives = scores[samples.rows, samples.classes], scores[negative]
-            number = max(1, len(positives))
-            above, slope_above = self._sums(positives, negatives)
-            among, slope_among = self._sums(positives, positives)
-            among = among + 0.5  # u itself contributes 1/2 to the sum, but counts 1
-            rank = among + above
-            loss = (1 - among / rank).sum() / number
-            # dL/d(rank⁺) = -above / rank², and the derivative by the sum over the negatives is rank⁺ / rank².
-            push, pull = among / rank.square() / number, -above / rank.square() / number
-            gradient = torch.zeros_like(scores)
-            gradient[negative] = self._adjoint(positives, negatives, push)
-            # A positive is no pair with itself: its contributions to the first two terms cancel.
-            own = self._adjoint(positives, positives, pull) - pull * slope_among - push * slope_above
-            gradient[samples.rows, samples.classes] = own
-            gradient *= scores * (1 - scores)
-            precision = 1 - loss if len(positives) else loss
+        scores = samples.values.double().sigmoid()
+        negative = torch.ones_like(scores, dtype=torch.bool)
+        negative[samples.rows, samples.classes] = False
+        if samples.ignored is not None:
+            negative &= ~samples.ignored
+        positives, negatives = scores[samples.rows, samples.classes], scores[negative]
+        number = max(1, len(positives))
+        above, slope_above = self._sums(positives, negatives)
+        among, slope_among = self._sums(positives, positives)
+        among = among + 0.5  # u itself contributes 1/2 to the sum, but counts 1
+        rank = among + above
+        loss = (1 - among / rank).sum() / number
+        # dL/d(rank⁺) = -above / rank², and the derivative by the sum over the negatives is rank⁺ / rank².
+        push, pull = among / rank.square() / number, -above / rank.square() / number
+        gradient = torch.zeros_like(scores)
+        gradient[negative] = self._adjoint(positives, negatives, push)
+        # A positive is no pair with itself: its contributions to the first two terms cancel.
+        own = self._adjoint(positives, positives, pull) - pull * slope_among - push * slope_above
+        gradient[samples.rows, samples.classes] = own
+        gradient *= scores * (1 - scores)
+        precision = 1 - loss if len(positives) else loss
         return with_gradient(samples, loss, gradient.to(samples.logits.dtype), precision)
 
     def _sums(self, positives: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,20 +120,20 @@ class SmoothAPLoss(SamplewiseLoss):
 
     def _points(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and weights that stand for all the scores in a sum of S or of its slope."""
-        table = scores.new_zeros(self._precision.moments, self._intervals * self._precision.interval)
+        table = scores.new_zeros(TABLE.moments, self._intervals * TABLE.interval)
         for part in blocks(scores):
             cell, offset = self._located(scores[part])
             moment = torch.ones_like(offset)
             for row in table:
                 row.index_add_(0, cell, moment)
                 moment *= offset
-        grid = coarsening(self._intervals, self._precision, 1 / self._precision.cells, scores.device)
+        grid = coarsening(self._intervals, TABLE, 1 / TABLE.cells, scores.device)
         weights = (table.unflatten(1, (self._intervals, -1)) @ grid.by_power).sum(0).flatten()
         return grid.points * self.temperature, weights
 
     def _interpolated(self, values: Tensor, scores: Tensor) -> Tensor:
         """A function of the score, given by its values at the points, for all the scores."""
-        grid = coarsening(self._intervals, self._precision, 1 / self._precision.cells, scores.device)
+        grid = coarsening(self._intervals, TABLE, 1 / TABLE.cells, scores.device)
         powers = (values.view(self._intervals, -1) @ grid.by_power.transpose(1, 2)).flatten(1)  # [moments, cells]
         result = torch.empty_like(scores)
         for part in blocks(scores):
@@ -146,15 +145,11 @@ class SmoothAPLoss(SamplewiseLoss):
         return result
 
     @property
-    def _precision(self) -> Precision:
-        return PRECISION[torch.float64]
-
-    @property
     def _intervals(self) -> int:
-        return math.floor(self._precision.cells / self.temperature / self._precision.interval) + 1
+        return math.floor(TABLE.cells / self.temperature / TABLE.interval) + 1
 
     def _located(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The cell of each score, and its offset in the cell, 0 to 1."""
-        position = scores * (self._precision.cells / self.temperature)
+        position = scores * (TABLE.cells / self.temperature)
         cell = position.long()
         return cell, position.sub_(cell)

@@ -4,23 +4,15 @@ A ranking loss needs, for positives u with logits p_u and samples v with logits 
 u, and their adjoint Σ_u w_u · D'(x_v - p_u) for each v. The method, in all engines but the definition:
 
 1. One pass over the samples: a histogram of the logits, with moments 0 to 3 of the samples in each cell.
-2. Each positive sums its neighbourhood by Taylor expansion about the cells' centres, and everything beyond by prefix
-   sums over the cells: far below S(z) = e^z - e^2z + …, which factorises, far above it is 1 less the same. This is a
-   one-dimensional fast multipole method. For the step the cells end where ramps end, and moments 0 and 1 are exact.
+2. Each positive sums its neighborhood by Taylor expansion about the centers of the cells, and everything beyond by
+   prefix sums over the cells: far below, S(z) = e^z - e^2z + …, whose terms factorize; far above, S is 1 minus the same
+   series at -z. This is a one-dimensional fast multipole method. For the step, the cells end where ramps end, and
+   moments 0 and 1 are exact.
 3. The formula of the loss: from the sums to a weight for each positive (`formula`).
 4. The adjoint of 2, which leaves a cubic per cell, and one more pass: each sample evaluates its cell's cubic.
 
-`ranking_loss` computes a loss from a `RankingSpec`; `engines` lists the ways to do it, one of which is chosen per call.
-
-| engine | devices | distances | scopes | leaves to others |
-|---|---|---|---|---|
-| triton | CUDA, ROCm | Step, Sigmoid, SigmoidCrossEntropy | batch, image, world | class, floors, max_negatives |
-| numba | CPU | Step, Sigmoid, SigmoidCrossEntropy | batch, image, class, world | floors |
-| torch | any | Step, Sigmoid, SigmoidCrossEntropy | batch, image, class, world | nothing else |
-| dense | any | any, your own too | batch, image, class, world | nothing: it is the definition, pair by pair |
-
-A floor drops pairs far below the positive: the margin of `ValidNegatives`, or a distance's cut. Triton also leaves
-float64 logits to others.
+`ranking_loss` computes a loss from a `RankingSpec`; `engines` lists the engines, one of which is chosen per call.
+docs/engines.md has the method in detail and a table of what each engine supports.
 """
 
 from rankwise.pairsums.distances import Distance, Sigmoid, SigmoidCrossEntropy, Step

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from rankwise.pairsums.spec import ROUNDING
+
 
 def bad_numbers(name: str, values: Tensor) -> str:
     """Of NaN and infinite values."""
@@ -24,11 +26,11 @@ def bad_labels(labels: Tensor, classes: int) -> str:
     )
 
 
-def bad_quality(quality: Tensor, rows: Tensor, rounding: float) -> str:
+def bad_quality(quality: Tensor, rows: Tensor) -> str:
     """Of qualities of positives that are not IoUs, [P], of these rows."""
     if not bool(quality.isfinite().all()):
         return bad_numbers("quality at positives", quality)
-    wrong = ((quality < -rounding) | (quality > 1 + rounding)).nonzero().squeeze(1)
+    wrong = ((quality < -ROUNDING) | (quality > 1 + ROUNDING)).nonzero().squeeze(1)
     first = int(wrong[0])
     return (
         f"quality must be within [0, 1] at positives; {len(wrong)} of {len(quality)} are not, the first is "

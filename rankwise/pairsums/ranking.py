@@ -155,7 +155,7 @@ def _reason(samples: Samples, spec: RankingSpec) -> str:
         rows = ((labels >= 0) & (labels < classes)).nonzero().squeeze(1)
         picked = samples.quality[rows]
         if not bool(((picked >= -ROUNDING) & (picked <= 1 + ROUNDING)).all()):
-            return bad_quality(picked, rows, ROUNDING)
+            return bad_quality(picked, rows)
     if spec.scope == "world":
         return "another process was called with bad values; its own message says which"
     return f"the loss overflows {logits.dtype}: logits are as far apart as {float(read.max()) - float(read.min()):g}"
@@ -221,16 +221,7 @@ def _backward_operator(
 
 
 @_backward_operator.register_fake
-def _(
-    upstream: Tensor,
-    logits: Tensor,
-    labels: Tensor,
-    quality: Tensor | None,
-    image: Tensor | None,
-    saved: list[Tensor],
-    key: str,
-    method: str,
-) -> Tensor:
+def _(upstream: Tensor, logits: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(logits)
 
 

@@ -1,6 +1,7 @@
 """Pairwise error: published values, explicit formulas, options, bad input."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ from torch import Tensor
 from rankwise.losses import (
     APELoss,
     APLoss,
+    FocalLoss,
     PairwiseError,
     PELoss,
     PositiveVsNegative,
+    Rank,
     Sigmoid,
     SigmoidCrossEntropy,
     Step,
@@ -290,6 +293,8 @@ def test_nan_and_infinity_are_found_wherever_they_are(loss, where, bad):
         (lambda: Sigmoid(-1.0), "lam"),
         (lambda: SigmoidCrossEntropy(cut=0.0), "cut"),
         (lambda: ValidNegatives(-0.1), "margin"),
+        (lambda: ValidNegatives(math.inf), "margin"),
+        (lambda: Rank(-1.0), "own"),
         (lambda: APELoss(max_negatives=0), "max_negatives"),
         (lambda: APELoss(scope="planet"), "scope"),
         (lambda: APELoss(method="quick"), "method"),
@@ -299,6 +304,13 @@ def test_nan_and_infinity_are_found_wherever_they_are(loss, where, bad):
 def test_bad_options_are_an_error_that_names_them(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_class_in_place_of_a_distance_and_nan_are_errors_that_say_so():
+    with pytest.raises(TypeError, match=r"distance must be an instance of a Distance, such as Step\(\), got <class"):
+        PairwiseError(Step)
+    with pytest.raises(TypeError, match="FocalLoss: gamma must be a number, got nan"):
+        FocalLoss(gamma=math.nan)
 
 
 def test_a_compiled_step_gives_the_same():

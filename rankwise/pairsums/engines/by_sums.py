@@ -88,23 +88,18 @@ class SumsEngine(ABC):
         return tensor
 
     def terms(
-        self, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
+        self, sums: PairSums, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
     ) -> tuple[Terms, Tensor | int]:
         """What the formula makes of a group's sums, and the faults with those of its negatives.
 
         Args:
+            sums: The sums.
             group: The samples.
             spec: Which loss.
             number: Number of positives in all groups.
             shared: Whether to add the sums, and the faults, of all processes.
             faults: Bad values found so far.
         """
-        return self.applied(self.sums(group, spec), group, spec, number, shared, faults)
-
-    def applied(
-        self, sums: PairSums, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
-    ) -> tuple[Terms, Tensor | int]:
-        """``terms`` of given sums."""
         logits, qualities = self.array(group.positives), self.array(group.quality)
         over = sums.over(values_of(spec, qualities), spec.by_quality)
         faults = faults + over.faults
@@ -152,7 +147,7 @@ class SumsEngine(ABC):
             if spec.max_negatives is not None:
                 group, chosen = highest_negatives(group, spec.max_negatives, shared)
                 among = _append(picked, chosen + flat.start)
-            terms, total = self.terms(group, spec, number, shared, faults)
+            terms, total = self.terms(self.sums(group, spec), group, spec, number, shared, faults)
             faults = faults if apart else total
             parts.append(terms)
             used = _append(kept, _tensor(terms.weights if terms.table is None else terms.table))
@@ -241,7 +236,7 @@ class SumsEngine(ABC):
     def fake(self, samples: Samples, spec: RankingSpec) -> Forward:
         """Empty tensors in the shapes and dtypes that ``forward`` would return."""
         dynamic = torch.library.get_ctx().new_dynamic_size
-        device, working = samples.logits.device, torch.promote_types(samples.logits.dtype, torch.float32)
+        device, dtype = samples.logits.device, torch.promote_types(samples.logits.dtype, torch.float32)
         positives, everyone = dynamic(), dynamic()
 
         def integers(*shape: int | torch.SymInt) -> Tensor:
@@ -260,8 +255,8 @@ class SumsEngine(ABC):
             integers(dynamic()),
             torch.empty((dynamic(), 13), dtype=torch.int64),
         )
-        box_weights = torch.empty(len(samples.labels), dtype=working, device=device)
-        loss = torch.empty((), dtype=working, device=device)
+        box_weights = torch.empty(len(samples.labels), dtype=dtype, device=device)
+        loss = torch.empty((), dtype=dtype, device=device)
         return Forward(loss, floats(len(spec.log)), box_weights if spec.family == "alrp" else None, saved)
 
 

@@ -57,9 +57,7 @@ class DenseSums:
 
     def over(self, values: Sequence[Tensor], lower: bool) -> Over:
         """Each positive's sums over its pairs."""
-        weight = None if self.group.weight is None else self.group.weight[self.negatives]
-        negatives = self.sums_over(self.group.values[self.negatives].double(), weight)
-        return Over(negatives, *self.among(values, lower), 0)
+        return Over(self._over_negatives(), *self.among(values, lower), 0)
 
     def among(self, values: Sequence[Tensor], lower: bool) -> tuple[Tensor, Sums | None]:
         """The sums over positives alone: as in `Over`, ``positives`` and ``lower``."""
@@ -90,10 +88,10 @@ class DenseSums:
             out.dtype
         )
 
-    def sums_over(self, x: Tensor, weight: Tensor | None = None) -> Sums:
-        """Over samples x, [n], each with a weight if given, float64 [n]."""
+    def _over_negatives(self) -> Sums:
+        weight = None if self.group.weight is None else self.group.weight[self.negatives]
         parts = []
-        for _, z, counts in self._blocks(x, None):
+        for _, z, counts in self._blocks(self.group.values[self.negatives].double(), None):
             if weight is not None:
                 counts = weight.expand_as(z) if counts is None else counts * weight
             number = z.new_full((len(z),), z.shape[1]) if counts is None else counts.sum(1).double()

@@ -15,7 +15,7 @@ from rankwise.pairsums.engines.by_sums import SumsEngine
 from rankwise.pairsums.engines.groups import Group, Read, working
 from rankwise.pairsums.engines.numba import many, passes, sigmoid, step, wide
 from rankwise.pairsums.formula import Array, Over, PairSums, Sums
-from rankwise.pairsums.spec import ROUNDING, RankingSpec, Samples
+from rankwise.pairsums.spec import RankingSpec, Samples
 from rankwise.threads import in_parts
 
 Result = TypeVar("Result")
@@ -49,9 +49,7 @@ class NumbaEngine(SumsEngine):
         logits = working(samples.logits)
         values, columns = logits.view(-1), logits.shape[1]
         given = values[:0] if samples.quality is None else working(samples.quality)
-        *arrays, faults = passes.find_positives(
-            values.numpy(), samples.labels.numpy(), columns, given.numpy(), ROUNDING
-        )
+        *arrays, faults = passes.find_positives(values.numpy(), samples.labels.numpy(), columns, given.numpy())
         skip, rows, where, positives, qualities = map(torch.from_numpy, arrays)
         return Read(values, columns, skip, rows, where, positives, qualities, faults)
 

@@ -14,6 +14,7 @@ from numba.extending import overload
 
 from rankwise.jit import compiled
 from rankwise.pairsums.engines.numba.vectors import LANES, add_powers, evaluate_polynomials
+from rankwise.pairsums.spec import ROUNDING
 
 #: Samples whose cell and offset are computed at once, as vectors, before they are added one by one: they stay in cache.
 SAMPLES_PER_BLOCK = 2048
@@ -125,7 +126,7 @@ def lattice(scale: float, low: float, high: float, dtype: Any) -> Lattice:
 
 
 @compiled
-def find_positives(values: Any, labels: Any, columns: Any, quality: Any, rounding: Any) -> Any:
+def find_positives(values: Any, labels: Any, columns: Any, quality: Any) -> Any:
     """The rows that are not background: intervals to skip, the positives, and the number of bad values.
 
     Args:
@@ -133,7 +134,6 @@ def find_positives(values: Any, labels: Any, columns: Any, quality: Any, roundin
         labels: int64 [A].
         columns: Number of classes.
         quality: [A], or empty if the loss reads none.
-        rounding: By how much a quality may leave [0, 1].
 
     Returns:
         Intervals int64 [k, 2], rows and flat indices int64 [P], logits and qualities float64 [P], faults.
@@ -158,7 +158,7 @@ def find_positives(values: Any, labels: Any, columns: Any, quality: Any, roundin
                 faults += 1
             if quality.size:
                 q = np.float64(quality[row])
-                if -rounding <= q <= 1 + rounding:
+                if -ROUNDING <= q <= 1 + ROUNDING:
                     qualities[at] = min(max(q, 0.0), 1.0)
                 else:
                     faults += 1

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rankwise.jit import compiled
 from rankwise.pairsums.engines.numba.passes import INTEGERS
+from rankwise.pairsums.spec import ROUNDING
 from rankwise.threads import in_parts
 
 #: Targets that are compared with zero at once.
@@ -19,7 +20,7 @@ TARGETS_PER_BLOCK = 64
 MIN_TARGETS_PER_THREAD = 1 << 16
 
 
-def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -> tuple[Tensor, Tensor, Tensor] | None:
+def positive_targets(targets: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor, Tensor] | None:
     """Rows and classes of the targets above 0, ascending, int64 [P], and these targets, at most 1, [P].
 
     None if a target is NaN or outside [0, 1].
@@ -27,7 +28,6 @@ def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -
     Args:
         targets: float32 or float64 on a CPU, contiguous, [A, C].
         counted: Which entries are read, contiguous bool [A, C], or [A, 1] for whole rows; None for all.
-        rounding: By how much a target may leave [0, 1].
     """
     values = targets.view(-1).numpy()
     bits = values.view(INTEGERS[values.itemsize][0])
@@ -35,7 +35,7 @@ def positive_targets(targets: Tensor, counted: Tensor | None, rounding: float) -
     entries = 1 if counted is None else targets.shape[1] // counted.shape[1]
 
     def work(begin: int, end: int) -> Any:
-        return _positive_targets(values, bits, begin, end, targets.shape[1], kept, entries, rounding)
+        return _positive_targets(values, bits, begin, end, targets.shape[1], kept, entries)
 
     *arrays, faults = zip(*in_parts(work, values.size, MIN_TARGETS_PER_THREAD), strict=True)
     if any(faults):
@@ -55,7 +55,7 @@ def _any(bits: Any) -> Any:
 
 @compiled
 def _positive_targets(
-    values: Any, bits: Any, begin: Any, end: Any, columns: Any, counted: Any, entries: Any, rounding: Any
+    values: Any, bits: Any, begin: Any, end: Any, columns: Any, counted: Any, entries: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Rows and classes of the targets above 0, these targets, and how many are out of range.
 
@@ -67,7 +67,6 @@ def _positive_targets(
         columns: Number of classes.
         counted: Which are read, each flag for some entries in sequence; empty if all are.
         entries: How many entries share a flag.
-        rounding: By how much a target may leave [0, 1].
     """
     blocks, number = np.empty((end - begin) // TARGETS_PER_BLOCK + 1, np.int64), 0
     for first in range(begin, end, TARGETS_PER_BLOCK):
@@ -80,7 +79,7 @@ def _positive_targets(
     for first in blocks[:number]:
         for k in range(first, min(first + TARGETS_PER_BLOCK, end)):
             if bits[k] != 0 and (counted.size == 0 or counted[k // entries]):
-                if not -rounding <= values[k] <= 1 + rounding:
+                if not -ROUNDING <= values[k] <= 1 + ROUNDING:
                     faults += 1
                 elif values[k] > 0:
                     row = k // columns

@@ -14,7 +14,7 @@ from rankwise.pairsums.engines.by_sums import SumsEngine
 from rankwise.pairsums.engines.dense import DenseSums
 from rankwise.pairsums.engines.groups import Group
 from rankwise.pairsums.engines.torch import direct, sigmoid, step
-from rankwise.pairsums.formula import Terms
+from rankwise.pairsums.formula import PairSums, Terms
 from rankwise.pairsums.spec import Forward, RankingSpec, Samples
 
 
@@ -35,16 +35,15 @@ class TorchEngine(SumsEngine):
         return kind.of(group, spec) or DenseSums(group, spec)
 
     def terms(
-        self, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
+        self, sums: PairSums, group: Group, spec: RankingSpec, number: int, shared: bool, faults: Tensor | int
     ) -> tuple[Terms, Tensor | int]:
         """The formula applied to a group's sums, with a table for the backward pass, and the faults."""
-        sums = self.sums(group, spec)
         if isinstance(sums, sigmoid.SigmoidSums) and not shared and direct.is_possible(sums):
             return direct.terms(sums, number), faults
-        terms, faults = self.applied(sums, group, spec, number, shared, faults)
-        if isinstance(sums, DenseSums):
-            return terms, faults
-        return terms._replace(table=sums.table(terms.weights), layout=sums.layout), faults
+        terms, faults = super().terms(sums, group, spec, number, shared, faults)
+        if isinstance(sums, sigmoid.SigmoidSums | step.StepSums):
+            terms = terms._replace(table=sums.table(terms.weights), layout=sums.layout)
+        return terms, faults
 
     def gradient(
         self, group: Group, spec: RankingSpec, weights: Tensor, layout: Tensor, upstream: Tensor, out: Tensor
