@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def test_commands_in_the_docs_parse(block: Block, tmp_path: Path, monkeypatch: p
         classes = [python.text for python in of_all_pages("python") if python.file == block.file]
         (tmp_path / "my_package.py").write_text(next(text for text in classes if "\nclass " in text))
         monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "my_package", raising=False)  # that of another page
     for command in commands(block.text):
         check(command)
 
