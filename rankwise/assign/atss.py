@@ -9,7 +9,7 @@ import torch
 from rankwise.assign import numba_loops
 from rankwise.assign.base import Assigner, Claims
 from rankwise.assign.chunks import pieces
-from rankwise.boxes import paired_iou
+from rankwise.boxes import centers_and_sizes, paired_iou
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +40,9 @@ class ATSS(Assigner):
 
     def claims(self, predictions: Predictions, objects: Objects) -> Claims:
         anchors = predictions.anchors.float()
-        centers = _centers(anchors)
-        candidates = nearest(_centers(objects.boxes), centers, predictions.level_sizes, self.k)  # [T, n]
+        centers, _ = centers_and_sizes(anchors)
+        points, _ = centers_and_sizes(objects.boxes)
+        candidates = nearest(points, centers, predictions.level_sizes, self.k)  # [T, n]
         boxes = objects.boxes.unsqueeze(1)
         iou = paired_iou(boxes, anchors[candidates])
         wide = iou.double()  # equal IoUs must have a deviation of exactly 0
@@ -55,15 +56,10 @@ class ATSS(Assigner):
         return Claims(owner.flatten(), candidates.flatten(), iou.flatten())
 
 
-def _centers(boxes: Tensor) -> Tensor:
-    return (boxes[..., :2] + boxes[..., 2:]) / 2
-
-
 def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: int) -> Tensor:
-    """The k nearest anchors of each level, or all if it has fewer, for each point, nearest first, ties by index, [T,
-    n].
+    """For each point the k nearest anchors of each level, or all if there are fewer, nearest first, ties by index.
 
-    ``points`` [T, 2] and ``anchors`` [A, 2], their centers, are float32.
+    ``points`` [T, 2] and the centers of the ``anchors`` [A, 2] are float32. Returns indices, int64 [T, n].
     """
     if points.device.type == "cpu":
         return numba_loops.nearest(points, anchors, level_sizes, k)
@@ -76,9 +72,6 @@ def nearest(points: Tensor, anchors: Tensor, level_sizes: tuple[int, ...], k: in
         # Non-negative floats sort like their bits. A float32 leaves the lower 29 bits of a float64 free, which hold the
         # index of the anchor, so that ties go to the first.
         keys = distance.double().view(torch.int64).bitwise_or_(number)
-        levels = (
-            keys_of_level.topk(min(k, keys_of_level.shape[1]), largest=False).values
-            for keys_of_level in keys.split(level_sizes, 1)
-        )
-        found.append(torch.cat(list(levels), 1).bitwise_and_((1 << 29) - 1))
+        levels = [level.topk(min(k, level.shape[1]), largest=False).values for level in keys.split(level_sizes, 1)]
+        found.append(torch.cat(levels, 1).bitwise_and_((1 << 29) - 1))
     return torch.cat(found) if len(found) > 1 else found[0]

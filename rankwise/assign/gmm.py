@@ -34,21 +34,17 @@ class Mixtures:
     """One fitted mixture per set. The first component is the lower one: it started at the smallest value.
 
     Attributes:
-        weights: float64 [2, T].
-        means: float64 [2, T].
-        variances: float64 [2, T].
+        parameters: Weights, means and variances of the two components, float64 [3, 2, T].
         converged: Whether the fit converged before the last iteration, bool [T].
     """
 
-    weights: Tensor
-    means: Tensor
-    variances: Tensor
+    parameters: Tensor
     converged: Tensor
 
     def assess(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each of the values [T, N], one set per row, is at least as likely to be of the lower component as of
         the upper, and its log likelihood under the mixture, float64."""
-        lower, upper = _log_joint(values.double(), torch.stack([self.weights, self.means, self.variances]))
+        lower, upper = _log_joint(values.double(), self.parameters)
         return lower >= upper, torch.logaddexp(lower, upper)
 
 
@@ -61,12 +57,9 @@ def fit_mixtures(values: Tensor, valid: Tensor) -> Mixtures:
     Values are finite where ``valid``; the mixture of a row without valid values is meaningless.
     """
     fit = _kernel(values.device)
-    if fit is not None:
-        values = values.double().contiguous()
-        (weights, means, variances), converged = fit(values, valid, TOLERANCE, VARIANCE_FLOOR, MAX_ITERATIONS)
-    else:
-        (weights, means, variances), converged = _fit(values, valid)
-    return Mixtures(weights, means, variances, converged)
+    if fit is None:
+        return Mixtures(*_fit(values, valid))
+    return Mixtures(*fit(values.double().contiguous(), valid, TOLERANCE, VARIANCE_FLOOR, MAX_ITERATIONS))
 
 
 def _kernel(device: torch.device) -> Callable[..., tuple[Tensor, Tensor]] | None:

@@ -63,7 +63,7 @@ class Objects:
         counts = tuple(len(target["boxes"]) for target in targets)
         for number, (target, count) in enumerate(zip(targets, counts, strict=True)):
             for name in ("labels", "iscrowd"):
-                if name in target and len(target[name]) != count:
+                if target.get(name) is not None and len(target[name]) != count:
                     raise ValueError(f"target {number} of the batch: {len(target[name])} {name} for {count} boxes")
         ends = list(accumulate(counts))
         total = sum(counts)
@@ -99,11 +99,6 @@ class Objects:
     def __len__(self) -> int:
         return sum(self.counts)
 
-    @property
-    def crowd(self) -> Tensor:
-        """Whether each is a crowd region, bool [T]."""
-        return torch.zeros_like(self.labels, dtype=torch.bool) if self.crowds is None else self.crowds
-
     @cached_property
     def padded(self) -> tuple[Tensor, Tensor]:
         """The boxes as a table with one row per image, [B, G, 4], padded with empty boxes, and the position of each
@@ -119,12 +114,13 @@ class Objects:
 
 
 def _check(boxes: Tensor, labels: Tensor, classes: int, indices: Tensor, total: int) -> None:
-    faulty = ~boxes.isfinite().all(1) | (labels < 0) | (labels >= classes)
+    faulty = ~boxes.isfinite().all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1) | (labels < 0) | (labels >= classes)
     if bool(faulty.any()):
         at = int(faulty.nonzero()[0])
         raise ValueError(
             f"target {int(indices[at])} of the batch, object {int(indices[total + at])}: box {boxes[at].tolist()} with "
-            f"label {int(labels[at])}; boxes must be finite and labels from 0 to {classes - 1}"
+            f"label {int(labels[at])}; boxes must be finite xyxy with x1 <= x2 and y1 <= y2, and labels from 0 to "
+            f"{classes - 1}"
         )
 
 

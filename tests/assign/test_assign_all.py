@@ -254,9 +254,16 @@ def test_a_label_out_of_range_is_refused_with_its_index() -> None:
         ATSS()(predictions_for(2), [things(), bad])
 
 
-def test_a_box_that_is_not_finite_is_refused_with_its_index() -> None:
-    with pytest.raises(ValueError, match=r"target 0 of the batch, object 0: box \[0.0, 0.0, nan, 9.0\]"):
-        IoUThreshold()(predictions_for(1), [things([0.0, 0.0, torch.nan, 9.0])])
+@pytest.mark.parametrize("corner", [torch.nan, -3.0], ids=["nan", "inverted"])
+def test_a_box_that_is_not_xyxy_is_refused_with_its_index(corner: float) -> None:
+    with pytest.raises(ValueError, match=rf"target 0 .*object 0: box \[0.0, 0.0, {corner}, 9.0\].*x1 <= x2"):
+        IoUThreshold()(predictions_for(1), [things([0.0, 0.0, corner, 9.0])])
+
+
+def test_a_target_may_say_that_it_has_no_crowds() -> None:
+    target = things([0.0, 0.0, 20.0, 20.0])
+    found, wanted = (PAA()(predictions_for(1), [one]) for one in (target | {"iscrowd": None}, target))
+    assert torch.equal(found.labels, wanted.labels)
 
 
 def test_different_numbers_of_labels_and_boxes_are_refused() -> None:
