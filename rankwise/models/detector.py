@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwise.errors import ModelError
+from rankwise.files.names import join_names
 from rankwise.images.sources import find_images, is_folder
 from rankwise.images.tensors import as_image
 from rankwise.models import weights
@@ -48,6 +49,8 @@ class Detector(nn.Module):
         super().__init__()
         if not classes:
             raise ModelError("a detector needs at least one class")
+        if isinstance(classes, str):
+            raise ModelError(f"classes is the text {classes!r}: give a list of names")
         if len(set(classes)) < len(classes):
             twice = sorted({name for name in classes if list(classes).count(name) > 1})
             raise ModelError(f"class names must be unique: {', '.join(twice)} appears twice")
@@ -72,6 +75,9 @@ class Detector(nn.Module):
 
     @thresholds.setter
     def thresholds(self, values: dict[str, float] | None) -> None:
+        if values is not None and set(values) != set(self.classes):
+            given, needed = (join_names(list(names), most=8) for names in (values, self.classes))
+            raise ModelError(f"thresholds are for the classes {given}: give one for each of {needed}")
         self.confidence = replace(self.confidence, thresholds=values)
 
     def forward(self, images: Tensor) -> Predictions:
@@ -148,6 +154,8 @@ class Detector(nn.Module):
             precision: The desired precision, such as 0.9, instead of a threshold.
             calibrated: False returns raw scores.
         """
+        if batch_size < 1:
+            raise ModelError(f"batch_size is {batch_size}: it must be at least 1")
         if is_folder(images):
             files = find_images([str(images)])
             found = self.predict(files, threshold, batch_size, precision=precision, calibrated=calibrated)

@@ -176,7 +176,7 @@ class AnchorSettings:
         require(
             len({len(level) for level in self.levels}) <= 1
             and all(side > 0 for level in self.levels for anchor in level for side in anchor),
-            f"anchors.levels is {self.levels}: give each level the same number of anchors, with sides above 0",
+            f"anchors.levels is {shortened(self.levels)}: give all levels as many anchors, with sides above 0",
         )
         require(0 <= self.offset <= 1, f"anchors.offset is {self.offset}: give 0 to 1")
 

@@ -92,7 +92,7 @@ def convert(name: str, tensors: Mapping[str, Tensor], classes: list[str]) -> Con
     own["head.scales"] = torch.ones(len(settings.backbone.strides) + settings.neck.extra_levels)
     # The background also has a logit, and several labels are called N/A, but names must be unique.
     named = [label if classes.count(label) == 1 else f"{label} {index}" for index, label in enumerate(classes)]
-    return Content(own, settings, named, None)
+    return Content(own, settings, named)
 
 
 def _renamed(key: str) -> str:

@@ -42,7 +42,7 @@ class Content:
     tensors: dict[str, Tensor]
     settings: DetectorSettings
     classes: list[str]
-    confidence: Confidence | None
+    confidence: Confidence | None = None
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], description: dict[str, Any], metadata: Mapping[str, str]) -> None:
@@ -114,7 +114,7 @@ def _read_checkpoint(path: Path) -> Content:
         if matches is None and "format" in state:
             raise ValueError("its checksum is missing")
         settings = DetectorSettings.from_dict(state["settings"])
-        return Content(state["ema"] or state["detector"], settings, list(state["fixed"]["classes"]), None)
+        return Content(state["ema"] or state["detector"], settings, list(state["fixed"]["classes"]))
     except Exception as error:  # unpickling damaged data can raise any error
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ModelError(

@@ -308,7 +308,10 @@ def test_a_detector_exports_with_dynamic_batch_and_height() -> None:
             torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize(("classes", "message"), [([], "at least one class"), (["a", "b", "a"], "a appears twice")])
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [([], "at least one class"), (["a", "b", "a"], "a appears twice"), ("cat", "'cat': give a list of names")],
+)
 def test_impossible_classes_are_refused(classes: list[str], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         Detector(small(atss()), classes)

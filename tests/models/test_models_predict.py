@@ -300,6 +300,17 @@ def test_a_threshold_may_be_below_that_of_the_settings() -> None:
         detector.predict(picture(), threshold=2)
 
 
+def test_no_image_is_left_out_by_a_batch_size_below_one() -> None:
+    with pytest.raises(ModelError, match="batch_size is -1: it must be at least 1"):
+        lively(small(atss())).predict([picture()], batch_size=-1)
+
+
+def test_thresholds_of_other_classes_are_refused() -> None:
+    detector = lively(small(atss()))
+    with pytest.raises(ModelError, match="thresholds are for the classes bird: give one for each of "):
+        detector.thresholds = {"bird": 0.5}
+
+
 @pytest.mark.parametrize("text", ["{", '{"thresholds": {}}', '{"thresholds": 3}', "[]"])
 def test_a_damaged_eval_json_is_named(text: str, detector: Detector, tmp_path: Path) -> None:
     detector.save(tmp_path / "best.safetensors")
