@@ -36,11 +36,21 @@ def test_characters_outside_the_encoding_are_escaped(tmp_path):
 
 
 def test_output_to_a_full_disk_gives_a_message_and_an_exit_code(monkeypatch, capfd):
-    with open("/dev/full", "w") as full:  # noqa: PTH123
-        monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit) as stop, lasting_output(needed=True):
-            print("a table")
+    before = os.dup(1)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, 1)  # as in a process with this as its standard output
+    try:
+        with os.fdopen(1, "w", closefd=False) as output:
+            monkeypatch.setattr(sys, "stdout", output)
+            with pytest.raises(SystemExit) as stop, lasting_output(needed=True):
+                print("a table")
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(full)
     assert stop.value.code == 2
+    said = capfd.readouterr().err
+    assert said == "standard output was closed (No space left on device): continuing without it\n"
 
 
 def test_a_second_training_in_a_folder_is_refused_and_a_stale_lock_is_replaced(tmp_path):

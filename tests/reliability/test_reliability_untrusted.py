@@ -3,8 +3,6 @@
 import io
 import json
 import os
-import re
-import resource
 import struct
 import threading
 import zlib
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 from data_folders import CLASSES, write_coco_folder, write_voc_folder, write_yolo_folder
 from PIL import Image
+from process_memory import forget_peak, memory, needs_proc
 from rich.console import Console
 
 from rankwise.data import check, print_report
@@ -64,17 +63,18 @@ def test_a_pipe_anywhere_in_a_dataset_does_not_hang(tmp_path, file):
     assert check(root).faults
 
 
-def test_a_decompression_bomb_is_refused(tmp_path):
+@needs_proc
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path):
     path = tmp_path / "bomb.tif"
     path.write_bytes(_tiff_bomb(9000, 9000))
     assert path.stat().st_size < 5000
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = forget_peak()
     for read in READERS:
         with pytest.raises(
             DataError, match=r"9,000 × 9,000 pixels in a file of .* bytes, which is a decompression bomb"
         ):
             read(path)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kilobytes
+    assert memory("VmHWM") - before < 50_000_000  # of 162 MB
 
 
 def _tiff_bomb(width, height):
@@ -218,17 +218,6 @@ def test_out_of_range_numbers_are_faults(tmp_path, change):
         with pytest.raises(DataError):
             open_dataset(root)
     open_dataset(root, skip_bad=True)
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [("[[a], b, c]", r"'names' has \['a'\]"), ("[a, {b: c}, d]", r"'names' has \{'b': 'c'\}")],
-)
-def test_class_names_of_yolo_are_texts(tmp_path, names, said):
-    folder = write_yolo_folder(tmp_path / "yolo", train=2, val=1)
-    settings = (folder / "data.yaml").read_text().split("names")[0]
-    (folder / "data.yaml").write_text(f"{settings}names: {names}\n")
-    assert any(re.search(said, str(fault)) for fault in check(folder).faults)
 
 
 @pytest.mark.parametrize("line", ["0_1 0.5 0.5 0.1 0.1", "\u0661 0.5 0.5 0.1 0.1", "0 0.5 0_5 0.1 0.1"])
