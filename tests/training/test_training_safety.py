@@ -100,13 +100,16 @@ def test_resuming_an_untrusted_run_imports_nothing(tmp_path, run):
     assert "--loss stranger.Loss" in said
 
 
-def test_a_custom_class_is_imported_if_the_command_line_names_it(tmp_path):
+def test_a_custom_class_is_accepted_only_if_the_command_line_names_it(tmp_path):
     (tmp_path / "recipe.yaml").write_text("loss: {class_path: mine.Loss}\n")
     parser = ArgumentParser()
     add_recipe_arguments(parser)
     words = expand(parser, ["--config", str(tmp_path / "recipe.yaml"), "--loss", "mine.Loss"])
     assert config_files(words) == [tmp_path / "recipe.yaml"]
     check_recipe(tmp_path / "recipe.yaml", words)
+    for others in ([], ["--loss", "another.Loss"]):
+        with pytest.raises(SettingsError, match=r"loss names 'mine\.Loss', which is not part of rankwise"):
+            check_recipe(tmp_path / "recipe.yaml", others)
 
 
 def test_built_in_recipes_and_recipes_of_runs_are_accepted(run):
