@@ -1,12 +1,21 @@
-"""The trainer of ultralytics in two processes on a CPU, started by its own launcher, which is only used for GPUs."""
+"""The trainer of ultralytics in two processes on a CPU, started by its own launcher, which is only used for GPUs.
+
+Its command is run by forks of this process, which need not import everything again.
+"""
 
 from __future__ import annotations
 
+import os
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+import ultralytics.engine.trainer as trainers
 from torch import distributed, nn
+from torch.distributed import run as torchrun
 from train_yolo import settings_for, slim
 from ultralytics import YOLO
 from ultralytics.models.yolo.detect import DetectionTrainer
@@ -55,8 +64,29 @@ def save(trainer: Any) -> None:
     torch.save({"calls": trainer.calls, "weights": weights}, Path(trainer.args.project) / f"process{RANK}.pt")
 
 
+def run_forked(command: list[str], check: bool) -> None:
+    """Runs ``python -m torch.distributed.run FLAGS SCRIPT`` in this process; those that it starts are forked."""
+    assert command[1:3] == ["-m", "torch.distributed.run"]
+    *flags, script = command[3:]
+    torchrun.main([*flags, "--start-method=fork", "--run-path", __file__, script])
+
+
+def read_ranks() -> None:
+    """Sets what ultralytics reads from the environment when it is imported, which was before the fork."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("ultralytics", "two_processes"):
+            for rank in {"RANK", "LOCAL_RANK"} & vars(module).keys():
+                setattr(module, rank, int(os.environ[rank]))
+
+
 def main(folder: Path) -> None:
     model = use_ranking(YOLO(slim(folder, "yolo11n")), APELoss(scope="world"), keep=0.0)
     model.add_callback("on_train_start", listen)
     model.add_callback("on_train_epoch_end", save)
-    model.train(trainer=TwoProcesses, epochs=1, name="two", **settings_for(folder) | {"batch": 8})
+    with mock.patch.object(trainers.subprocess, "run", run_forked):
+        model.train(trainer=TwoProcesses, epochs=1, name="two", **settings_for(folder) | {"batch": 8})
+
+
+if __name__ == "__main__":
+    read_ranks()
+    runpy.run_path(sys.argv[1], run_name="__main__")

@@ -1,6 +1,7 @@
 """Several processes train like one: the same weights and metrics, no deadlock, one message."""
 
 import functools
+import importlib.util
 import os
 import shutil
 import signal
@@ -252,17 +253,19 @@ def test_torchrun_restarts_need_a_fixed_run_folder(tmp_path):
     assert "--max-restarts needs --folder" in run.said
 
 
+def started_as(words):
+    """Lets the process look as if it were started by ``python -m rankwise WORDS``, which is how it starts others."""
+    sys.argv = ["rankwise", *words]
+    sys.modules["__main__"].__spec__ = importlib.util.find_spec("rankwise.__main__")
+
+
 def test_child_processes_end_with_their_parent(tmp_path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    words = ["train", *TINY, "--devices=2", "--run", str(tmp_path / "run"), "--epochs=500"]
-    with (tmp_path / "out").open("w") as out:
-        first = subprocess.Popen(
-            [sys.executable, "-m", "rankwise", *words], env=environment, stdout=out, stderr=subprocess.STDOUT
-        )
-        wait_for(lambda: last_step(tmp_path / "run") >= 1, seconds=300)
-        others = children(first.pid)
-        first.kill()
-        first.wait()
+    words = [*TINY, "--devices=2", "--run", str(tmp_path / "run"), "--epochs=500"]
+    first = live(*words, log=tmp_path / "out", before=functools.partial(started_as, ["train", *words]))
+    wait_for(lambda: last_step(tmp_path / "run") >= 1, seconds=300)
+    others = children(first.pid)
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
     assert len(others) == 1
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in others) and time.monotonic() < deadline:
