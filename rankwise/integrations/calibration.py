@@ -64,13 +64,10 @@ def calibrate(model: Any, loader: Iterable[Any], threshold: float | None = None)
     for found, truth in (pair for batch in loader for pair in framework.detect(batch)):
         number = len(detections)
         detections[number] = {name: found[name].cpu() for name in ("boxes", "scores", "labels")}
-        corners = box_convert(truth["boxes"].cpu(), "xyxy", "xywh").tolist()
-        for box, label in zip(corners, truth["labels"].tolist(), strict=True):
+        boxes = box_convert(truth["boxes"].cpu(), "xyxy", "xywh").tolist()
+        for box, label in zip(boxes, truth["labels"].tolist(), strict=True):
             labels = max(labels, label + 1)
-            area = {"area": box[2] * box[3], "iscrowd": 0}
-            annotations.append(
-                {"id": len(annotations) + 1, "image_id": number, "category_id": label, "bbox": box, **area}
-            )
+            annotations.append({"image_id": number, "category_id": label, "bbox": box})
     if not annotations:
         raise ValueError("no image of the loader has objects, so a threshold cannot be chosen")
     ground_truth = {"images": [{"id": number} for number in detections], "annotations": annotations}

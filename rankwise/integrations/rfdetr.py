@@ -10,6 +10,7 @@ from torch import Tensor
 from torchvision.ops import box_convert
 
 from rankwise.boxes import paired_iou
+from rankwise.integrations.queries import rank_queries
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss, check_loss
 
@@ -81,18 +82,10 @@ def _ranking_class(base: Any) -> Any:
             valid = self._matched_valid_mask(targets, indices)  # padding in the targets is background
             if valid is not None:
                 kinds = torch.where(valid.bool(), kinds, classes)
-            labels = torch.full(logits.shape[:2], classes, device=logits.device)
-            labels[at] = kinds
-            quality = boxes.new_zeros(labels.shape)
-            quality[at] = paired_iou(*(box_convert(part, "cxcywh", "xyxy") for part in (boxes[at], truth)))
+            iou = paired_iou(*(box_convert(part, "cxcywh", "xyxy") for part in (boxes[at], truth)))
             groups = self.group_detr if self.training else 1
-            size, loss = labels.shape[1] // groups, self.ranking.to(logits.device)
-            total = logits.new_zeros(())
-            for start in range(0, groups * size, size):
-                part = slice(start, start + size)
-                total = total + loss(logits[:, part], labels[:, part], quality[:, part])
             # Callers may pass 1 to divide by the number of boxes themselves.
-            share = (labels < classes).sum() / num_boxes
-            return {"loss_ce": total / groups * share}
+            share = (kinds < classes).sum() / num_boxes
+            return {"loss_ce": rank_queries(self.ranking, logits, at, kinds, iou, groups) * share}
 
     return RankingCriterion

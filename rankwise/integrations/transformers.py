@@ -16,6 +16,7 @@ from torchvision.ops import box_convert
 from rankwise.boxes import paired_iou
 from rankwise.distributed import single_process
 from rankwise.eager import eager
+from rankwise.integrations.queries import rank_queries
 from rankwise.integrations.softmax import log_odds
 from rankwise.losses import APELoss
 from rankwise.losses.base import Loss, check_loss
@@ -145,7 +146,7 @@ class _RankingFunction:
         targets: list[dict[str, Tensor]],
         indices: list[Match],
         classes: int,
-        groups: int = 1,
+        groups: int,
     ) -> Tensor:
         """The ranking loss over all queries of a batch.
 
@@ -159,14 +160,7 @@ class _RankingFunction:
         logits, boxes = outputs["logits"].float(), outputs["pred_boxes"].detach().float()
         if logits.shape[-1] == classes + 1:
             logits = log_odds(logits, background=classes)
-        at, kinds, iou = _matched(boxes, targets, indices)
-        labels = torch.full(logits.shape[:2], classes, device=logits.device)
-        quality = boxes.new_zeros(labels.shape)
-        labels[at], quality[at] = kinds, iou
-        loss, total = self.loss.to(logits.device), logits.new_zeros(())
-        for part in _group_slices(labels.shape[1], groups):
-            total = total + loss(logits[:, part], labels[:, part], quality[:, part])
-        return total / groups
+        return rank_queries(self.loss, logits, *_matched(boxes, targets, indices), groups)
 
     def ranking_of_tokens(
         self, outputs: dict[str, Any], targets: list[dict[str, Tensor]], indices: list[Match]
@@ -205,12 +199,6 @@ def _remember(criterion: Any, own: Callable[..., list[Match]], *args: Any) -> li
     criterion.denoising = own(*args)
     matches: list[Match] = criterion.denoising
     return matches
-
-
-def _group_slices(queries: int, groups: int) -> list[slice]:
-    """The queries of each group as in the matcher of LW-DETR; the remainder goes to the last group."""
-    size = queries // groups
-    return [slice(number * size, queries if number == groups - 1 else (number + 1) * size) for number in range(groups)]
 
 
 def _calls_loss_function(kind: type) -> bool:
