@@ -97,8 +97,8 @@ class Folder:
         found = []
         for folder, folders, files in os.walk(base):
             folders.sort()
-            found += [Path(folder, file) for file in files if Path(file).suffix.lower() in IMAGE_ENDINGS]
-        return sorted(found)
+            found += [Path(folder, file) for file in files]
+        return sorted(filter(is_image, found))
 
     def _listing(self, folder: str) -> dict[str, bool]:
         """The names in a folder, and whether each is a link."""

@@ -13,17 +13,16 @@ from typing import Any
 
 from rankwise.data.collector import AnnotationCollector, Reading, labels_of
 from rankwise.data.folder import Folder, is_image, path_ends
+from rankwise.data.splits import role
 from rankwise.errors import DataError
 from rankwise.files.names import escaped, message_of, shortened
 from rankwise.files.parsing import ParseError, read_bytes, read_text, read_yaml
 from rankwise.images.reading import IMAGE_ENDINGS, MAX_PIXELS
 
-#: Keys of ``data.yaml`` that name splits.
+#: Keys of ``data.yaml`` and folders that name splits.
 _SPLITS = ("train", "val", "valid", "validation", "test")
 #: Files that list the classes, one per line.
 _CLASS_FILES = ("classes.txt", "obj.names", "labels/classes.txt", "predefined_classes.txt")
-#: Folder names of splits and the names of the splits.
-_SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 #: Coordinates are fractions; larger values are not even those of a box that extends beyond its image.
 _FRACTION = 2.0
 #: Values that mean "not given"; all values are read as text.
@@ -200,8 +199,7 @@ class YoloSource:
         folders = {path.parent for path in used if "labels" in path.relative_to(root).parts}
         for folder in sorted(folders):
             images = root / _exchanged(folder.relative_to(root), "labels", "images")
-            found = images.iterdir() if images.is_dir() else ()
-            stems = {path.stem for path in found if path.suffix.lower() in IMAGE_ENDINGS}
+            stems = {path.stem for path in images.iterdir() if is_image(path)} if images.is_dir() else set()
             for path in sorted(folder.iterdir() if folder.is_dir() else ()):
                 file = self.folder.relative(path)
                 if path.suffix != ".txt" and path.suffix.lower() == ".txt":
@@ -319,10 +317,10 @@ def _found_content(folder: Folder) -> tuple[str, dict[str, Any]]:
 def split_folders(root: Path) -> dict[str, Any]:
     """Image folders with labels: ``images/train``, ``train/images``, ``images`` or the folder itself."""
     found: dict[str, Any] = {}
-    for name, split in _SPLIT_NAMES.items():
+    for name in _SPLITS:
         for images, labels in ((f"images/{name}", f"labels/{name}"), (f"{name}/images", f"{name}/labels")):
             if (root / images).is_dir() and (root / labels).is_dir():
-                found.setdefault(split, images)
+                found.setdefault(role(name) or name, images)
     if found:
         return found
     if (root / "images").is_dir() and (root / "labels").is_dir() and any((root / "labels").glob("*.txt")):
