@@ -363,7 +363,7 @@ def reproduce(words: list[str]) -> None:
     known = [*TABLES, "all", "summary"]
     if config.table not in known:
         raise UserError(f"there is no table {config.table!r}; {nearest(config.table, known)}")
-    if not 1 <= config.seeds <= 1000 or not config.budget > 0:
+    if not 1 <= config.seeds <= 1000 or not 0 < config.budget < float("inf"):
         raise UserError("--seeds must be from 1 to 1000 and --budget above 0")
     out = config.out.replace("NAME", "shapes" if config.data == "shapes" else Path(config.data).resolve().name)
     if config.table == "summary":

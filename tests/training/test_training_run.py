@@ -172,6 +172,7 @@ def test_a_mistake_gives_a_message_with_the_valid_values(tmp_path, capsys, words
     assert stopped.value.code == 2
     assert message in said.err
     assert "Traceback" not in said.err
+        (["reproduce", "losses", "--budget=inf"], "--budget above 0"),
 
 
 def test_overwrite_deletes_runs_and_nothing_else(tmp_path, capsys):
