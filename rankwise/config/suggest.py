@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from argparse import ArgumentError
 from collections.abc import Iterable, Mapping
 
 from jsonargparse import ArgumentParser
@@ -43,9 +42,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"{f'{hint} C' if hint else 'c'}hoose from {', '.join(names)}"
 
 
-def explain(
-    parser: ArgumentParser, error: ArgumentError | Exception, bases: Mapping[str, type], short_flags: Iterable[str] = ()
-) -> str:
+def explain(parser: ArgumentParser, error: Exception, bases: Mapping[str, type], short_flags: Iterable[str]) -> str:
     """Rewrites a parser error and adds suggestions.
 
     ``bases`` has, per flag, the base class of the classes that can be chosen by name. The parser does not know the

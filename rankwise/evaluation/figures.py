@@ -86,13 +86,8 @@ def threshold_sweep(evaluation: Evaluation) -> Figure:
         if best.f1 is not None:
             overall.axvline(best.score, color=_FAINT, linewidth=1, zorder=0)
             overall.plot([best.score], [best.f1], "o", color="black", markersize=6)
-            overall.annotate(
-                f"{best.f1:.2f} at {best.score:.3f}",
-                (best.score, best.f1),
-                (6, 6),
-                textcoords="offset points",
-                fontsize=9,
-            )
+            text = f"{best.f1:.2f} at {best.score:.3f}"
+            overall.annotate(text, (best.score, best.f1), (6, 6), textcoords="offset points", fontsize=9)
         overall.legend(fontsize=8, framealpha=0.85, edgecolor="none")
     else:
         nothing_to_show(overall)

@@ -19,10 +19,16 @@ from rankwise.data.dataset import DetectionDataset
 from rankwise.data.loader import build_loader
 from rankwise.data.transforms import EvalTransform
 from rankwise.errors import DataError, SettingsError
-from rankwise.evaluation.coco import Evaluation, calibrated, evaluate
+from rankwise.evaluation.coco import Evaluation, calibrated
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, Seen, contact_sheet
 from rankwise.evaluation.paa_figures import draw_figures, paa_of_run
-from rankwise.evaluation.results import EvaluatedRun, set_damaged_aside, write_calibrated_results, write_results
+from rankwise.evaluation.results import (
+    EvaluatedRun,
+    evaluate_on,
+    set_damaged_aside,
+    write_calibrated_results,
+    write_results,
+)
 from rankwise.evaluation.tabulate import print_evaluation
 from rankwise.evaluation.thresholds import at_scores
 from rankwise.files.names import escaped, join_names
@@ -127,11 +133,6 @@ def readable(dataset: DetectionDataset, found: Found) -> DetectionDataset:
     return dataset.subset([i for i, record in enumerate(dataset.records) if record.image_id in found.detections])
 
 
-def measure(dataset: DetectionDataset, found: Found) -> Evaluation:
-    """The COCO metrics of the detections."""
-    return evaluate(dataset.ground_truth(), found.detections, dataset.category_ids, dataset.classes)
-
-
 def evaluate_detector(
     detector: Detector,
     dataset: DetectionDataset,
@@ -157,7 +158,7 @@ def evaluate_detector(
     result = None
     with distributed.all_raise():
         if distributed.rank() == 0:
-            result = measure(readable(dataset, found), found)
+            result = evaluate_on(readable(dataset, found), found.detections)
     return result, found.faults
 
 
@@ -216,7 +217,7 @@ def evaluate_run(
     for fault in found.faults.values():
         console.print(f"image skipped: {escaped(fault)}", soft_wrap=True, markup=False)
     dataset = readable(dataset, found)
-    result = measure(dataset, found)
+    result = evaluate_on(dataset, found.detections)
     score_map = None if fit else detector.confidence.calibration
     if calibrate is not False and (fit or score_map is not None):
         result = calibrated(result, [record.image_id for record in dataset.records], score_map)

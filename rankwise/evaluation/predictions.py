@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image
 
 from rankwise.evaluation.drawing import AGNOSTIC_IOU, draw_detections, to_pil
 from rankwise.files.names import counted
@@ -93,7 +92,7 @@ class Writer:
             entry["picture"] = self._names[item.source]
             self._draw(item, detections)
         self.entries.append(entry | {"objects": objects})
-        width, height = to_pil(item.image).size if self.output.format != "json" or self.output.crop else (0, 0)
+        width, height = to_pil(item.image).size if self.output.format != "json" else (0, 0)
         self._sizes.append((width, height))
         self._labels.append(labels)
         if self.output.format == "yolo":
@@ -162,9 +161,7 @@ class Writer:
                 continue
             folder = self.folder / "crops" / _file_name(self.classes[label])
             make_folder(folder)
-            part: Image.Image = picture.crop(area)
-            path = folder / f"{self._stem(item)}-{number}.png"
-            write_picture(path, part, "PNG", compress_level=1)
+            write_picture(folder / f"{self._stem(item)}-{number}.png", picture.crop(area), "PNG", compress_level=1)
             self._crops += 1
 
     def _coco(self) -> dict[str, Any]:

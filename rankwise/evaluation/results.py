@@ -13,7 +13,7 @@ import torch
 from rankwise.config.settings import DataSettings
 from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import ModelError
-from rankwise.evaluation.coco import Evaluation
+from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.evaluation.tables import detection_table
 from rankwise.files.names import escaped
 from rankwise.files.parsing import ParseError, is_number, read_json, set_aside
@@ -43,6 +43,11 @@ class EvaluatedRun:
     split: str | None
     dataset: DetectionDataset
     evaluation: Evaluation
+
+
+def evaluate_on(dataset: DetectionDataset, detections: Mapping[int, Detections]) -> Evaluation:
+    """Evaluates the detections in the images of a dataset."""
+    return evaluate(dataset.ground_truth(), detections, dataset.category_ids, dataset.classes)
 
 
 def results_json(

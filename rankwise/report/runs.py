@@ -16,9 +16,9 @@ from rankwise.config.datasets import open_run, results_subfolder
 from rankwise.config.reading import not_a_run, read_recipe, read_section
 from rankwise.data.dataset import DetectionDataset
 from rankwise.errors import UserError
-from rankwise.evaluation.coco import Evaluation, calibrated, evaluate, unique_names
+from rankwise.evaluation.coco import Evaluation, calibrated, unique_names
 from rankwise.evaluation.reliability import ReliabilityCheck
-from rankwise.evaluation.results import EvaluatedRun, read_results, set_damaged_aside
+from rankwise.evaluation.results import EvaluatedRun, evaluate_on, read_results, set_damaged_aside
 from rankwise.evaluation.thresholds import best_thresholds, with_intervals
 from rankwise.files.parsing import ParseError, is_number, parse_json, read_bytes, read_json
 from rankwise.models.score_map import ScoreMap
@@ -95,8 +95,7 @@ def read_run(run: Path, name: str, data: str | None = None, device: str = "auto"
 
 def run_data(measured: EvaluatedRun, name: str) -> RunData:
     """An evaluated run for a report."""
-    metrics, dataset, settings = measured.run / "metrics.jsonl", measured.dataset, measured.settings
-    evaluation, notes = measured.evaluation, _notes(measured, metrics.is_file())
+    evaluation, dataset, settings = measured.evaluation, measured.dataset, measured.settings
     if evaluation.given_thresholds:
         thresholds = best_thresholds(evaluation.matches, list(evaluation.per_class))
         ids = np.unique([record.image_id for record in dataset.records])
@@ -107,19 +106,24 @@ def run_data(measured: EvaluatedRun, name: str) -> RunData:
     return RunData(
         name=name,
         recipe=read_recipe(measured.run / "recipe.yaml"),
-        metrics=read_metrics(metrics) if metrics.is_file() else [],
+        metrics=read_metrics(measured.run / "metrics.jsonl"),
         dataset=dataset,
         dataset_name=f"{path}, {measured.split or settings.val}",
         dataset_key=hashlib.sha256(json.dumps(dataset.ground_truth()).encode()).hexdigest(),
         evaluation=evaluation,
         errors=classify(evaluation.matches),
-        notes=notes,
+        notes=_notes(measured),
     )
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl``. Incomplete lines, as after a kill, and lines without a step are skipped."""
-    rows = []
+    """The lines of a ``metrics.jsonl``, none if there is no such file.
+
+    Incomplete lines, as after a kill, and lines without a step are skipped.
+    """
+    rows: list[dict[str, Any]] = []
+    if not Path(path).is_file():
+        return rows
     for line in read_bytes(path, limit=2**32).splitlines():
         try:
             row = parse_json(line)
@@ -152,7 +156,7 @@ def _read_evaluation(run: Path, folder: Path, data: str | None, split: str | Non
     settings, dataset = open_run(run, data, split)
     try:
         found = read_results(folder / "detections.json", dataset.category_ids)
-        evaluation = evaluate(dataset.ground_truth(), found, dataset.category_ids, dataset.classes)
+        evaluation = evaluate_on(dataset, found)
     except ValueError as error:
         raise ReportError(
             f"{folder}/detections.json does not match the dataset ({error}); evaluate again with: rankwise eval {run}"
@@ -176,7 +180,7 @@ def _in_calibrated_scores(run: Path, evaluation: Evaluation, image_ids: Sequence
     return replace(calibrated(evaluation, image_ids, score_map), reliability=check)
 
 
-def _notes(measured: EvaluatedRun, has_metrics: bool) -> list[str]:
+def _notes(measured: EvaluatedRun) -> list[str]:
     notes, evaluation = [], measured.evaluation
     try:
         written = read_json(measured.folder / "eval.json")
@@ -196,6 +200,6 @@ def _notes(measured: EvaluatedRun, has_metrics: bool) -> list[str]:
         )
     if evaluation.calibration is None:
         notes.append("The scores are raw, not probabilities. To calibrate them, run `rankwise eval`.")
-    if not has_metrics:
+    if not (measured.run / "metrics.jsonl").is_file():
         notes.append("There is no metrics.jsonl, so there are no training curves.")
     return notes

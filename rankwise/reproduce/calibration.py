@@ -13,10 +13,10 @@ from rankwise.config.datasets import open_run
 from rankwise.data import DetectionDataset, EvalTransform, ShapesDataset
 from rankwise.evaluation import figures
 from rankwise.evaluation.calibration import Calibration, calibration_data
-from rankwise.evaluation.coco import Evaluation, evaluate
+from rankwise.evaluation.coco import Evaluation
 from rankwise.evaluation.inference import detect
 from rankwise.evaluation.reliability import compare, matched_iou
-from rankwise.evaluation.results import read_results, write_results
+from rankwise.evaluation.results import evaluate_on, read_results, write_results
 from rankwise.models import Detector
 from rankwise.models.confidence import rescored
 from rankwise.types import Detections
@@ -43,13 +43,9 @@ def calibration_numbers(run: Path, builtin: bool, folder: Path, row: str) -> dic
     parts, changes = [], {"AP change": torch.float64, "AP change, float32": torch.float32}
     numbers: dict[str, float | None] = dict.fromkeys(changes, 0.0)
     for fit_on, measure_on, known, found in _splits(run, builtin):
-        classes, category_ids = fit_on.classes, fit_on.category_ids
-        fitted, raw = (
-            evaluate(dataset.ground_truth(), detections, category_ids, classes)
-            for dataset, detections in ((fit_on, known), (measure_on, found))
-        )
-        calibration = Calibration.fit(**calibration_data(fitted.matches, len(classes)))
-        columns = calibration_data(raw.matches, len(classes))
+        fitted, raw = evaluate_on(fit_on, known), evaluate_on(measure_on, found)
+        calibration = Calibration.fit(**calibration_data(fitted.matches, len(fit_on.classes)))
+        columns = calibration_data(raw.matches, len(fit_on.classes))
         scores = calibration(columns["scores"], columns["labels"])
         iou = matched_iou(raw.matches)[~raw.matches.ignored]
         parts.append((columns["scores"], scores, columns["correct"], iou))
@@ -77,7 +73,7 @@ def _ap_change(
         return torch.from_numpy(scores).to(precision)
 
     scored = {image: rescored(one, calibration, as_scores) for image, one in detections.items()}
-    mapped = evaluate(dataset.ground_truth(), scored, dataset.category_ids, dataset.classes)
+    mapped = evaluate_on(dataset, scored)
     pairs = zip(raw.per_class.values(), mapped.per_class.values(), strict=True)
     return max((abs(now - then) for then, now in pairs if then is not None and now is not None), default=0.0)
 
