@@ -52,6 +52,12 @@ def test_a_run_is_a_folder_that_can_be_run_again(tmp_path, capsys):
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
+def class_of(run, section):
+    """The class that the recipe of a run names, which is that of a run that repeats it."""
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    return recipe[section]["class_path"].rpartition(".")[2]
+
+
 def trained_lines(run):
     """What a run has logged of its steps; all of them were taken."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -78,12 +84,14 @@ def test_any_loss_is_one_flag(loss, capsys):
 def test_another_loss_trains_by_its_flag(tmp_path, loss):
     bins = ["--model.head.coding=ltrb", "--model.head.bins=4"] if loss == "GeneralizedFocalLoss" else []
     train(tmp_path / "run", *TINY_SHAPES, "--loss", loss, *bins)
+    assert class_of(tmp_path / "run", "loss") == loss
     assert all(0 < line["ranking"] < 100 for line in trained_lines(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("assigner", ["IoUThreshold", "ATSS", "PAA"])
 def test_any_assigner_is_one_flag(tmp_path, assigner):
     train(tmp_path / "run", *TINY_SHAPES, "--assign", assigner)
+    assert class_of(tmp_path / "run", "assign") == assigner
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["images"] == 4
     names = {"score_distributions.png", "object_clusters.png"}
     assert not names & {file.name for file in (tmp_path / "run").iterdir()}
@@ -109,7 +117,9 @@ def test_a_folder_of_any_format_trains_evaluates_and_predicts(tmp_path, request,
     data = request.getfixturevalue(folder)
     train(tmp_path / "run", "--data", str(data))
     main(["eval", str(tmp_path / "run"), "--out", str(tmp_path / "out")])
-    assert (tmp_path / "out" / "eval.json").is_file()
+    trained, again = (json.loads((tmp_path / name / "eval.json").read_text()) for name in ("run", "out"))
+    assert trained["images"] == 4
+    assert again == trained
     image = next(path for path in sorted(data.rglob("*")) if path.suffix in (".jpg", ".png"))
     main(["predict", str(tmp_path / "run"), str(image), "--out", str(tmp_path / "seen"), "--threshold=0"])
     entries = json.loads((tmp_path / "seen" / "predictions.json").read_text())
@@ -162,6 +172,7 @@ def test_a_detector_overfits_eight_images(tmp_path):
         (["eval", "RUN"], "RUN: no such folder"),
         (["predict", "RUN", "nothing.jpg"], "no such file"),
         (["reproduce", "loses"], "did you mean 'losses'"),
+        (["reproduce", "losses", "--budget=inf"], "--budget above 0"),
     ],
 )
 def test_a_mistake_gives_a_message_with_the_valid_values(tmp_path, capsys, words, message):
@@ -172,7 +183,6 @@ def test_a_mistake_gives_a_message_with_the_valid_values(tmp_path, capsys, words
     assert stopped.value.code == 2
     assert message in said.err
     assert "Traceback" not in said.err
-        (["reproduce", "losses", "--budget=inf"], "--budget above 0"),
 
 
 def test_overwrite_deletes_runs_and_nothing_else(tmp_path, capsys):
