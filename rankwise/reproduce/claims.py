@@ -14,6 +14,11 @@ Measured = Mapping[str, Sequence[Mapping[str, float | None]]]
 ALIKE = 1.0
 
 
+def digits_of(column: str) -> int:
+    """The decimals of a metric: correlations and calibration errors are from 0 to 1, AP is in percent."""
+    return 3 if column in ("PCC", "SCC", "KCC") or "ECE" in column else 1
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The verdict on a claim.
@@ -50,7 +55,7 @@ class Above:
         differences = _differences(measured, self.better, self.worse, self.column)
         if not differences:
             return Verdict(self.text, "not measured", "–")
-        mean, digits = statistics.mean(differences), 3 if self.column in ("PCC", "SCC", "KCC") else 1
+        mean, digits = statistics.mean(differences), digits_of(self.column)
         found = f"{mean:+.{digits}f} {self.column}"
         if len(differences) == 1:
             return Verdict(self.text, "yes" if mean > 0 else "no", f"{found}, one seed")

@@ -11,8 +11,9 @@ import torch
 
 from rankwise.evaluation.colors import ACCENT, EMPHASIS, hex_color
 from rankwise.evaluation.figures import draw_score_against_iou, new_panels, save_figure, style_panel
+from rankwise.evaluation.inference import draw_paa_figures
 from rankwise.losses import Sigmoid, SigmoidCrossEntropy, Step
-from rankwise.report.runs import read_metrics
+from rankwise.report.runs import read_metrics, read_run
 from rankwise.reproduce.tables import paper_row
 
 if TYPE_CHECKING:
@@ -30,27 +31,25 @@ def draw_figures(results: Results, runs: Mapping[str, Sequence[Path | None]], fo
         runs: The run folders of each row by seed, None if a run is not finished.
         folder: Output folder.
     """
-    made = [_save(numbers(results), folder / f"{results.name}.png")]
+    drawn = {f"{results.name}.png": numbers(results)}
     if results.name == "distance":
-        made.append(_save(distance_functions(), folder / "distance_functions.png"))
+        drawn["distance_functions.png"] = distance_functions()
     firsts = {name: run for name, seeds in runs.items() if (run := next(filter(None, seeds), None))}
     if results.name in ("contributions", "losses") and firsts:
-        opened = {name: _evaluation(run) for name, run in firsts.items()}
-        made.append(_save(precision_recall_by_row(opened), folder / f"{results.name}_precision_recall.png"))
+        drawn[f"{results.name}_precision_recall.png"] = precision_recall_by_row(_evaluations(firsts))
     if results.name == "correlation" and firsts:
-        opened = {name: _evaluation(run) for name, run in firsts.items()}
-        made.append(_save(score_against_iou_by_row(opened), folder / "score_against_iou.png"))
+        drawn["score_against_iou.png"] = score_against_iou_by_row(_evaluations(firsts))
     if results.name == "speed" and firsts:
         logs = {name: [read_metrics(run / "metrics.jsonl") for run in seeds if run] for name, seeds in runs.items()}
-        made.append(_save(ap_against_minutes(logs), folder / "ap_against_minutes.png"))
+        drawn["ap_against_minutes.png"] = ap_against_minutes(logs)
+    for name, figure in drawn.items():
+        save_figure(figure, folder / name)
+    made = [folder / name for name in drawn]
     if results.name == "calibration":
         made += sorted(folder.glob("calibration_reliability_*.png"))
-    if results.name == "clustering":
-        best = firsts.get("ranking + localization, normalized")
-        if best is not None:
-            from rankwise.evaluation.inference import draw_paa_figures
-
-            made += draw_paa_figures(best, folder)
+    best = firsts.get("ranking + localization, normalized")
+    if results.name == "clustering" and best is not None:
+        made += draw_paa_figures(best, folder)
     return made
 
 
@@ -165,12 +164,5 @@ def score_against_iou_by_row(evaluations: Mapping[str, Evaluation]) -> Figure:
     return figure
 
 
-def _evaluation(run: Path) -> Evaluation:
-    from rankwise.report.runs import read_run
-
-    return read_run(run, run.parent.name).evaluation
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    save_figure(figure, path)
-    return path
+def _evaluations(runs: Mapping[str, Path]) -> dict[str, Evaluation]:
+    return {name: read_run(run, name).evaluation for name, run in runs.items()}

@@ -122,10 +122,9 @@ class Plan:
         if budget != whole.train.epochs:
             flags += [f"--train.epochs={budget}"]
             share = budget / whole.train.epochs
-            if (
-                whole.schedule.decay == "step" and max(whole.schedule.milestones, default=0) >= 1
-            ):  # in epochs, not fractions
-                flags += [f"--schedule.milestones={[round(at * share, 2) for at in whole.schedule.milestones]}"]
+            milestones = whole.schedule.milestones
+            if whole.schedule.decay == "step" and max(milestones, default=0) >= 1:  # in epochs, not fractions
+                flags += [f"--schedule.milestones={[round(at * share, 2) for at in milestones]}"]
         return recipe, flags
 
 

@@ -35,15 +35,19 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
         train: False shows the finished runs without training.
     """
     table, console = TABLES[name], Console(highlight=False)
+
+    def say(text: str) -> None:
+        console.print(escaped(text), soft_wrap=True, markup=False)
+
     plan = replace(plan, from_backbone=table.from_backbone)
     if train:
-        plan.prepare(lambda text: console.print(text, soft_wrap=True))
+        plan.prepare(say)
     runs: dict[str, list[Path | None]] = {row.name: [] for row in table.rows}
     for seed in range(seeds):
         for row in table.rows:
             run = plan.run_of(row, seed)
             if train:
-                train_once(plan.command(row, seed, run), run, lambda text: console.print(text, soft_wrap=True))
+                train_once(plan.command(row, seed, run), run, say)
             runs[row.name].append(run if (run / "eval.json").is_file() else None)
     measured = {row: [read_run(run) if run else {} for run in all_seeds] for row, all_seeds in runs.items()}
     folder = plan.folder / name
@@ -63,7 +67,7 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
         console.print(table.note)
     if table.claims:
         console.print(verdicts_on_screen(results))
-    console.print(f"written to {path}", soft_wrap=True)
+    say(f"written to {path}")
     return path
 
 
@@ -83,7 +87,7 @@ def read_run(run: Path) -> dict[str, float | None]:
             f"{escaped(run)}/eval.json: damaged ({error}); create it again with: rankwise eval {run}"
         ) from error
     metrics = run / "metrics.jsonl"
-    steps = [line for line in (read_metrics(metrics) if metrics.is_file() else []) if line.get("kind") == "train"]
+    steps = [line for line in read_metrics(metrics) if line.get("kind") == "train"]
     try:
         for part in ("loss", "assign"):
             numbers[f"{part} ms"] = _milliseconds(steps, part)

@@ -87,13 +87,14 @@ def _copy_tables(folder: Path, pages_folder: Path) -> None:
     heading = folder.resolve().name
     for name in done:
         content = _content(folder / name / f"{name}.json", name)
+        results = _results(content)
         figures = sorted((folder / name).glob("*.png"))
         for figure in figures:
             shutil.copyfile(figure, pages_folder / f"{heading}_{figure.name}")
         page = pages_folder / f"{heading}_{name}.json"
         if page.is_file():
-            complete = _with_earlier_seeds(_results(content), _results(_content(page, name)))
-            if complete.to_dict() != _results(content).to_dict():
+            complete = _with_earlier_seeds(results, _results(_content(page, name)))
+            if complete.to_dict() != results.to_dict():
                 content = complete.to_dict()
                 save_figure(numbers(complete), pages_folder / f"{heading}_{name}.png")
         content["figures"] = [f"{heading}_{figure.name}" for figure in figures]

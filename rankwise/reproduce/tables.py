@@ -66,12 +66,16 @@ def paper_row(table: str, row: Row) -> dict[str, Any]:
 
 
 def _losses_with_atss() -> tuple[Row, ...]:
-    plain = ("FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss", "DRLoss", "APLoss")
-    rows = [same(name, f"--loss={name}", ATSS) for name in plain]
-    rows.insert(4, same("GeneralizedFocalLoss", *GENERALIZED, "--model.head.bins=8", ATSS))
-    rows.append(same("ALRPLoss", *ALRP, ATSS))
-    rows.append(same("RankSortLoss", *RANKSORT, ATSS))
-    return (*rows, *(same(name, f"--loss={name}", ATSS) for name in ("RankDetLoss", "PELoss", "APELoss")))
+    names = (
+        "FocalLoss", "GHMLoss", "QualityFocalLoss", "VarifocalLoss", "GeneralizedFocalLoss", "DRLoss", "APLoss",
+        "ALRPLoss", "RankSortLoss", "RankDetLoss", "PELoss", "APELoss",
+    )  # fmt: skip
+    special = {
+        "GeneralizedFocalLoss": (*GENERALIZED, "--model.head.bins=8"),
+        "ALRPLoss": ALRP,
+        "RankSortLoss": RANKSORT,
+    }
+    return tuple(same(name, *special.get(name, (f"--loss={name}",)), ATSS) for name in names)
 
 
 TABLES: dict[str, Table] = {

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from rankwise.reproduce.claims import Verdict
+from rankwise.reproduce.claims import Verdict, digits_of
 from rankwise.reproduce.tables import TABLES, Table, paper_row
 
 
@@ -80,7 +80,7 @@ def summary(values: Sequence[float | None], column: str) -> str:
         return "–"
     if column.startswith("AP change"):
         return f"{max(known):.1g}"
-    digits = 3 if column in ("PCC", "SCC", "KCC") or "ECE" in column else 1
+    digits = digits_of(column)
     mean = f"{statistics.mean(known):.{digits}f}"
     return mean if len(known) == 1 else f"{mean} ± {statistics.stdev(known):.{digits}f}"
 
