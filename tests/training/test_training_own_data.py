@@ -270,8 +270,9 @@ def test_patience_ends_a_run_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rankwise.training.loop.evaluate_run", lambda *_, **__: None)
     flags = ["shapes", *TINY, "--epochs=9", "--patience=2", "--lr=0", "--train.ema=0"]
     main(["train", *flags, "--run", str(tmp_path / "run")])
-    steps = [line["step"] for line in lines(tmp_path / "run") if line["kind"] == "eval"]
-    assert len(steps) < 9
+    measured = [line["ap"] for line in lines(tmp_path / "run") if line["kind"] == "eval"]
+    assert len(measured) < 9
+    assert measured.index(max(measured)) == len(measured) - 3
     assert "2 evaluations without a better AP" in capsys.readouterr().out
     main(["train", "--resume", str(tmp_path / "run")])
     assert "all epochs are done" in capsys.readouterr().out
