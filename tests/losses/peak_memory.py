@@ -12,13 +12,14 @@ from pathlib import Path
 
 import torch
 
-from rankwise.losses import APELoss, PairwiseError, RankDetLoss, RankSortLoss, ValidNegatives
+from rankwise.losses import APELoss, PairwiseError, RankDetLoss, RankSortLoss, Step, ValidNegatives
 
 LOSSES = {
     "APELoss, numba": APELoss(method="numba"),
     "APELoss, torch": APELoss(method="torch"),
     "RankSortLoss, numba": RankSortLoss(method="numba"),
     "RankSortLoss, torch": RankSortLoss(method="torch"),
+    "Step": PairwiseError(Step()),
     "RankDetLoss": RankDetLoss(),
     "ValidNegatives": PairwiseError(balance=ValidNegatives()),
 }

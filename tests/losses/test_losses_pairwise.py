@@ -196,22 +196,22 @@ def test_world_scope_in_one_process_is_the_batch():
 
 
 @pytest.mark.parametrize("options", [{}, {"balance": ValidNegatives(0.1)}, {"distance": Step()}], ids=str)
-def test_twenty_thousand_positives_need_no_table_of_all_their_pairs(options):
+def test_gradients_among_twenty_thousand_positives_are_those_of_their_pairs(options):
+    """Of the positives of the highest quality: nobody else pushes these down."""
     scene = make_scene(30_000, 1, 20_000, spread=2.0)
     loss = PairwiseError(**options)
-    value, gradient = scene.run(loss, torch.float32)
-    chosen = torch.randperm(20_000, generator=torch.Generator().manual_seed(1))[:40]
-    rows = (scene.labels == 0).nonzero().squeeze(1)[chosen]
-    p, x, q = scene.logits[rows].double(), scene.logits[:, 0].double(), scene.quality
+    _, gradient = scene.run(loss, torch.float32)
     positive = scene.labels == 0
+    rows = scene.quality.where(positive, -1).topk(40).indices
+    p, x, q = scene.logits[rows].double(), scene.logits[:, 0].double(), scene.quality
+    assert len(q[rows].unique()) > 30
     pairs = (~positive | (q < q[rows, None])) & (x > p - (0.1 if "balance" in options else torch.inf))
     rank = loss.distance.rank(x - p)
     balance = pairs.sum(1).clamp(min=1) if "balance" in options else rank.sum(1)
-    own = -(rank * pairs).sum(1) / balance / 20_000  # what each is pulled up by its own pairs
-    assert value.isfinite()
-    assert (gradient[rows, 0] >= own - 1e-9).all()
-    highest = q[rows].argmax()  # nearly nobody is above it in quality to push it down
-    assert gradient[rows[highest], 0] <= own[highest] * 0.5
+    pushes = rank * pairs / balance[:, None] / 20_000
+    expected = pushes[:, rows].sum(0) - pushes.sum(1)
+    assert (pushes[:, rows].sum(0) > 0).sum() > 30
+    torch.testing.assert_close(gradient[rows, 0].double(), expected, rtol=1e-5, atol=1e-9 * float(gradient.abs().max()))
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def peaks() -> dict[str, float]:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the system does not tell")
 def test_memory_stays_within_four_times_the_logits_with_twenty_thousand_positives(peaks):
-    assert len(peaks) == 6
+    assert len(peaks) == 7
     assert all(1 <= peak < 4 for peak in peaks.values()), peaks  # the gradient alone is 1
 
 
@@ -311,15 +311,3 @@ def test_a_class_in_place_of_a_distance_and_nan_are_errors_that_say_so():
         PairwiseError(Step)
     with pytest.raises(TypeError, match="FocalLoss: gamma must be a number, got nan"):
         FocalLoss(gamma=math.nan)
-
-
-def test_a_compiled_step_gives_the_same():
-    scene = make_scene(60, 3, 6)
-    weight = torch.nn.Parameter(torch.ones(3))
-
-    def step() -> Tensor:
-        return APELoss()(scene.logits * weight, scene.labels, scene.quality)
-
-    plain = torch.autograd.grad(step(), weight)[0]
-    compiled = torch.autograd.grad(torch.compile(step, backend="eager")(), weight)[0]
-    assert torch.equal(compiled, plain)
