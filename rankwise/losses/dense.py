@@ -233,7 +233,7 @@ def _positives(targets: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor, Te
         ValueError: If a target is NaN or out of range.
     """
     if targets.device.type == "cpu" and find_spec("numba") is not None:
-        from rankwise.pairsums.engines.numba.targets import positive_targets
+        from rankwise.losses.targets_numba import positive_targets
 
         positives = positive_targets(targets.contiguous(), None if kept is None else kept.contiguous())
         if positives is not None:

@@ -102,7 +102,7 @@ class Terms(NamedTuple):
         box_weights: How much each positive's box error counts, [P], or None.
         table: What the backward pass of an engine reads instead of the weights, float64 [n], or None.
         layout: How to find a sample's entries in the table, float64 [m], with a table.
-        by_positive: Computes the same for each positive; None if nobody asks for it.
+        by_positive: Computes the same for each positive; None if the engine does not support it.
     """
 
     loss: Array

@@ -19,7 +19,7 @@ MIN_TERM = 1e-13
 #: Samples per block: their powers stay in cache.
 SAMPLES_PER_BLOCK = 512
 
-#: Up to so many pairs per sample are summed one by one.
+#: Up to this many pairs per sample are summed one by one.
 MAX_PAIRS = 32
 
 

@@ -25,9 +25,9 @@ from rankwise.losses import (
     Step,
     ValidNegatives,
     dense,
+    targets_numba,
 )
 from rankwise.losses.samplewise import SamplewiseLoss
-from rankwise.pairsums.engines.numba import targets as numba_targets
 from rankwise.pairsums.engines.torch import edges, histogram
 
 IMAGES, ROWS, CLASSES = 2, 60, 5
@@ -129,7 +129,7 @@ def test_positives_are_the_targets_above_zero_with_and_without_numba(
     rows: bool, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(numba_targets, "MIN_TARGETS_PER_THREAD", 100)
+    monkeypatch.setattr(targets_numba, "MIN_TARGETS_PER_THREAD", 100)
     generator = torch.Generator().manual_seed(2)
     targets = torch.rand(300, 5, generator=generator).mul_(1.2).sub_(1.0).clamp_(min=-5e-5)
     targets[7, 2], targets[8, 3], targets[9, 0] = 1e-42, -0.0, 1.00005

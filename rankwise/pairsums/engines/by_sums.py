@@ -1,7 +1,7 @@
 """What the engines dense, torch and numba share: all of a ranking loss but the sums over pairs.
 
 Forward: find the positives, cut the samples into groups that rank together, get each group's sums, apply the formula.
-Backward: each negative's gradient is Σ_u weights_u · rank(x_v - p_u), whichever the loss.
+Backward: each negative's gradient is Σ_u weights_u · rank(x_v - p_u), for every loss.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Saved(NamedTuple):
     Attributes:
         skip: Which of the flat logits are not negatives, as in `Group`; or which rows are ignored, bool [A], empty if
             none are.
-        where: Where this process's positives are in the flat logits, rising, int64 [P].
+        where: Where this process's positives are in the flat logits, ascending, int64 [P].
         gradient: Of this process's positives, float64 [P].
         positives: Logits of all positives, float64 [R].
         weights: Of each group, how strongly each positive pushes the negatives, or a table; float64, flat.

@@ -1,4 +1,4 @@
-"""The definition: every pair in turn, in float64, at a cost of positives times samples. The oracle of the others."""
+"""The definition: every pair in turn, in float64, with which tests compare the other engines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class DenseEngine(SumsEngine):
     name = "dense"
 
     def unsupported(self, spec: RankingSpec, samples: Samples) -> str | None:
-        """Nothing is."""
+        """Nothing is unsupported."""
         return None
 
     def read(self, samples: Samples) -> Read:
         """The positives among the samples, and what is not negative."""
         read = super().read(samples)
-        if len(read.skip):  # a distance of one's own may not be 0 far below
+        if len(read.skip):  # a custom distance may not be 0 far below
             read.values.view(len(read.skip), -1).masked_fill_(read.skip[:, None], -torch.inf)
         return read
 

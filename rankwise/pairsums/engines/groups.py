@@ -51,8 +51,8 @@ class Read(NamedTuple):
         values: Flat logits, float32 or float64, [n]; as in `Group`.
         columns: Number of classes.
         skip: What is not negative, as in `Saved`.
-        rows: The rows of the positives, rising, int64 [P].
-        where: Where the positives are in the flat logits, rising, int64 [P].
+        rows: The rows of the positives, ascending, int64 [P].
+        where: Where the positives are in the flat logits, ascending, int64 [P].
         positives: Their logits, float64 [P]; 0 for bad ones.
         quality: Their qualities, float64 [P]; 0 for bad ones, or if the loss reads none.
         faults: Number of bad labels, positives and qualities; also of bad negatives if they are known.

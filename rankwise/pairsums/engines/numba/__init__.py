@@ -222,7 +222,7 @@ class _WideSums:
         self.arrays = arrays
         self.order = np.argsort(arrays.p, kind="stable")
         self.p = arrays.p[self.order]
-        self.kind = wide.kind(arrays.distance)
+        self.kind = wide.kind_of(arrays.distance)
 
     def over(self, values: Sequence[Array], lower: bool) -> Over:
         """Each positive's sums over its pairs."""

@@ -64,7 +64,7 @@ class Sorted(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """Cells of one width. With v = scale · x, x is in cell floor(v), at the offset v - floor(v) - 1/2 from its centre.
+    """Cells of one width. With v = scale · x, x is in cell floor(v), at the offset v - floor(v) - 1/2 from its center.
 
     The scale is a power of two, so that v and the offset are exact. The first cell also holds all that is below it, the
     last all above. Numbers are in the dtype of the samples.
@@ -109,7 +109,8 @@ class Edges(NamedTuple):
     origin: float
 
 
-#: Neighbouring samples go to so many tables in turn: of many samples in one cell each would wait for the last.
+#: Number of tables that neighboring samples are added to in turn. In one table, each of many samples of the same cell
+#: would wait for the one before it.
 LATTICE_TABLES, EDGES_TABLES = 2, 4
 
 
@@ -117,12 +118,6 @@ def whole(values: np.ndarray, skip: np.ndarray) -> Part:
     """All samples, contiguous."""
     integer, mask = INTEGERS[values.itemsize]
     return Part(values, values.view(integer), mask, skip, 0, values.size)
-
-
-def lattice(scale: float, low: float, high: float, dtype: Any) -> Lattice:
-    """The lattice for samples of a dtype."""
-    kind = dtype.type
-    return Lattice(kind(scale), kind(low), kind(high), kind(1e30 if dtype.itemsize == 4 else 1e60), kind(0.5))
 
 
 @compiled

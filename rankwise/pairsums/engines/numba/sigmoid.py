@@ -1,6 +1,6 @@
 """Sums of the sigmoid and the softplus over all pairs, from moments 0 to 3 in the cells of a lattice.
 
-Around each positive is a window of cells, in which both functions are Taylor expansions about the cells' centres. Below
+Around each positive is a window of cells, in which both functions are Taylor expansions about the cells' centers. Below
 the window S(z) = Σ_j ±e^(jz), and likewise above it, so that everything outside is J prefix sums over the cells that
 decay from cell to cell: one value of each per positive. The adjoint goes the same way back and leaves a cubic per cell.
 """
@@ -14,12 +14,12 @@ import numpy as np
 
 from rankwise.jit import compiled, compiled_sum
 from rankwise.pairsums.engines.numba.expansions import PRECISION, J, Kernels, kernels
-from rankwise.pairsums.engines.numba.passes import LATTICE_TABLES, Lattice, added, evaluate, lattice, moments
+from rankwise.pairsums.engines.numba.passes import LATTICE_TABLES, Lattice, added, evaluate, moments
 
 #: The share of the first term of a series below which one is left out.
 NEGLIGIBLE = 1e-15
 
-#: Up to so many positives are compared with each other pair by pair; `many` is for more.
+#: Up to this many positives are compared with each other pair by pair; `many` is for more.
 MAX_PAIRWISE = 1024
 
 #: The widest spread of the positives, in units of 1/λ, for which e^(±λp) stays finite.
@@ -76,7 +76,8 @@ def layout(p: np.ndarray, order: np.ndarray, lam: float, dtype: Any) -> tuple[La
     high = most + math.ceil(precision.above / width) + 2
     if (most - least) * width > WIDEST or max(-low, high) > precision.largest:
         return None
-    return lattice(scale, low, high, dtype), kernels(width, math.ceil(precision.window / width))
+    cells = Lattice(*map(dtype.type, (scale, low, high, 1e30 if dtype.itemsize == 4 else 1e60, 0.5)))
+    return cells, kernels(width, math.ceil(precision.window / width))
 
 
 @compiled

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     below: float
 
 
-def kind(distance: Distance) -> Kind:
+def kind_of(distance: Distance) -> Kind:
     """What the compiled code knows of a distance."""
     if isinstance(distance, Step):
         return Kind(True, 0.5 / distance.delta, distance.delta, -distance.delta)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def from_edge(moments: int) -> np.ndarray:
-    """The coefficient of f^b in (f - 1/2)^a, [b, a]: polynomials about a cell's centre, by offsets from its edge."""
+    """The coefficient of f^b in (f - 1/2)^a, [b, a]: polynomials about a cell's center, by offsets from its edge."""
     return np.array([[math.comb(a, b) * (-0.5) ** max(a - b, 0) for a in range(moments)] for b in range(moments)])
 
 
@@ -56,8 +56,8 @@ class Floors:
         end = (self.interval[chosen][part].double() + 1) * (self.sums.length * self.sums.width)
         return z.masked_fill_(self.sums.points < end[:, None], -torch.inf)
 
-    def centred(self, tables: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
-        """Moments about the centres of cells, as factors of derivatives.
+    def centered(self, tables: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+        """Moments about the centers of cells, as factors of derivatives.
 
         Returns:
             Running sums over the rows, [T, moments, rows], and whole cells, [intervals, T, moments · cells].
@@ -95,7 +95,7 @@ class Floors:
         """Softplus, if wanted, and S with its derivatives, of positives at u whose floors are in given cells.
 
         Returns:
-            At the centre of the given cell, [P, functions], and at those of the cells of its interval, [P, functions,
+            At the center of the given cell, [P, functions], and at those of the cells of its interval, [P, functions,
             cells]; 0 for cells that are not above it.
         """
         inside = torch.arange(self.sums.length, device=cell.device)

@@ -271,8 +271,8 @@ class SigmoidSums:
         weights = self.coarsened(whole).sum(1).flatten(1).T  # of the points, [points, T]
         rank, error = u.new_empty(2, len(u), len(tables))
         if floors is not None:
-            centred = floors.centred(tables, whole)
-            number = centred[0][:, 0, -1:] - centred[0][:, 0, floors.under[chosen]]
+            centered = floors.centered(tables, whole)
+            number = centered[0][:, 0, -1:] - centered[0][:, 0, floors.under[chosen]]
         for part in self.chunks(len(u)):
             z = self.points - u[part, None]
             if floors is not None:
@@ -281,7 +281,7 @@ class SigmoidSums:
             if self.with_error:
                 torch.mm(softplus(z, threshold=40.0), weights, out=error[part])
             if floors is not None:
-                for sums, more in zip((rank, error), floors.near(*centred, chosen, part), strict=False):
+                for sums, more in zip((rank, error), floors.near(*centered, chosen, part), strict=False):
                     sums[part] += more
         return Sums(rank.T, error.T / self.lam if self.with_error else rank.T, number)
 
