@@ -90,3 +90,13 @@ def test_torchvision_weights_can_be_given_as_a_file_without_network(tmp_path, mo
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     with pytest.raises(ModelError, match=r"does not answer.*--init torchvision:fcos_resnet50_fpn=FILE"):
         read_detector("torchvision:fcos_resnet50_fpn")
+    monkeypatch.setattr("rankwise.models.torchvision_weights.is_reachable", None)  # a file needs no network
+    with torch.device("meta"):
+        layout = fcos_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91).state_dict()
+    last = {name: torch.randn(tensor.shape) for name, tensor in layout.items() if "cls_logits" in name}
+    rest = {name: torch.zeros(()).expand(tensor.shape) for name, tensor in layout.items() if name not in last}
+    torch.save(last | rest, tmp_path / "fcos.pth")
+    content = read_detector(f"torchvision:fcos_resnet50_fpn={tmp_path / 'fcos.pth'}")
+    assert (len(content.classes), content.classes[1]) == (91, "person")
+    given = last["head.classification_head.cls_logits.weight"]
+    assert torch.equal(content.tensors["head.class_output.weight"], given)

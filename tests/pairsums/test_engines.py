@@ -400,7 +400,8 @@ def test_the_torch_engine_cuts_pairs_on_a_gpu(distance):
 # torch.compile
 
 
-@pytest.mark.parametrize("loss", [APELoss(), APELoss(method="torch"), PELoss(cut=4.0), RankSortLoss(), ALRPLoss()])
+# Those that `tests/losses/test_losses_all.py` compiles take the engine that is chosen for them.
+@pytest.mark.parametrize("loss", [APELoss(method="torch"), PELoss(cut=4.0)])
 def test_a_compiled_step_has_no_graph_break(loss):
     logits, labels, quality = scene(*STAGES["middle"], rows=120)
 

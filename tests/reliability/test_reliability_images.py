@@ -56,14 +56,6 @@ def test_pixels_of_unknown_range_are_refused(tmp_path, read, dtype):
         read(tmp_path / "a.tif")
 
 
-def test_sixteen_bits_keep_the_upper_eight(tmp_path):
-    grey = (np.arange(200, dtype=np.uint16) * 327).reshape(10, 20)
-    for name in ("a.png", "a.tif"):
-        Image.fromarray(grey).save(tmp_path / name)
-        for pixels in (read_image(tmp_path / name).permute(1, 2, 0).numpy(), read_pixels(tmp_path / name)):
-            assert (pixels == (grey >> 8)[:, :, None]).all()
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_damaged_exif_does_not_hide_good_pixels(tmp_path, kind):
     (tmp_path / "a").write_bytes(encoded(kind, exif=b"Exif\0\0garbagegarbage"))
