@@ -30,6 +30,8 @@ REFIT_ABOVE, REFIT_MATCHES, REFIT_ROUNDS = 0.02, 10, 3
 FOLDS = 5
 #: Minimum slope, per standard deviation of all logits: the map must keep the order even if scores carry no information.
 MIN_SLOPE = 0.01
+#: Logits with a smaller standard deviation are equal up to rounding, so that the slope has no scale.
+EQUAL = 1e-6
 
 Floats = NDArray[np.float64]
 Kinds = tuple[str, ...]
@@ -181,7 +183,9 @@ def _fit(data: _Data, present: NDArray[np.bool_], kinds: Sequence[str]) -> tuple
 
 def _logistic_curves(data: _Data, present: NDArray[np.bool_]) -> tuple[Curve, ...]:
     """A logistic curve per class, shrunk towards that of all classes together."""
-    mean, spread = float(data.x.mean()), float(data.x.std()) or 1.0
+    mean, spread = float(data.x.mean()), float(data.x.std())
+    if spread < EQUAL:
+        spread = 1.0
     z = (data.x - mean) / spread
     matches = int(data.correct.sum())
     # Platt's targets: one extra correct and one extra wrong detection keep the fit finite for any data.

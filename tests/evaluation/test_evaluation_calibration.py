@@ -183,6 +183,12 @@ def test_the_inverse_returns_the_raw_score(data, probabilities) -> None:
     np.testing.assert_allclose(calibration(raw, labels)[inside], np.asarray(probabilities)[inside], atol=1e-4)
 
 
+def test_equal_scores_give_a_flat_map_although_their_spread_is_rounded() -> None:
+    calibration = Calibration.fit([0.875] * 3, [0] * 3, [False] * 3)  # the standard deviation of the logits is 2e-16
+    low, high = calibration([0.5, 0.95], [0, 0])
+    assert 0.1 < low < high < 0.3
+
+
 def test_a_map_survives_json_exactly() -> None:
     calibration = Calibration.fit(*simulated(2_000, seed=4)[:3])
     there = ScoreMap.from_dict(json.loads(json.dumps(calibration.to_dict())), classes=3)

@@ -172,7 +172,7 @@ def test_a_detector_overfits_eight_images(tmp_path):
         (["eval", "RUN"], "RUN: no such folder"),
         (["predict", "RUN", "nothing.jpg"], "no such file"),
         (["reproduce", "loses"], "did you mean 'losses'"),
-        (["reproduce", "losses", "--budget=inf"], "--budget above 0"),
+        (["reproduce", "losses", "--budget=.inf"], "--budget above 0"),
     ],
 )
 def test_a_mistake_gives_a_message_with_the_valid_values(tmp_path, capsys, words, message):
