@@ -168,15 +168,14 @@ def evaluate(
     curves, precision = _precision(image_ids, objects, table, len(classes))
     matches = match(table, objects, 0.5)
     names = unique_names(classes, category_ids)
-    of_all_sizes = precision[..., ALL]
     return Evaluation(
-        ap=_mean(of_all_sizes),
+        ap=_mean(curves.precision),
         ap50=_mean(curves.at(0.5)),
         ap75=_mean(curves.at(0.75)),
         aps=_mean(precision[..., SMALL]),
         apm=_mean(precision[..., MEDIUM]),
         apl=_mean(precision[..., LARGE]),
-        per_class={name: _mean(of_all_sizes[:, :, label]) for label, name in enumerate(names)},
+        per_class={name: _mean(curves.precision[:, :, label]) for label, name in enumerate(names)},
         correlation=correlate(*localized(matches, above=0.5)),
         thresholds=best_thresholds(matches, names),
         images=len(image_ids),
