@@ -58,7 +58,7 @@ def use_ranking(yolo: Any, loss: Loss | None = None, keep: float = 1.0, weight: 
     if weight is None:
         weight = WEIGHT_ALONE if isinstance(loss, RankingLoss) and not keep else 1.0
     yolo.callbacks[event] = [other for other in yolo.callbacks[event] if not isinstance(other, _Install)]
-    yolo.add_callback(event, _Install(loss, keep, weight))
+    yolo.add_callback(event, _Install(RankingTerm(loss, keep, weight)))
     return yolo
 
 
@@ -85,10 +85,8 @@ class RankingTerm(nn.Module):
 class _Install:
     """A callback that replaces the loss before the training starts; it can be pickled, for training on several GPUs."""
 
-    def __init__(self, loss: Loss, keep: float, weight: float) -> None:
-        self.loss = loss
-        self.keep = keep
-        self.weight = weight
+    def __init__(self, term: RankingTerm) -> None:
+        self.term = term
 
     def __call__(self, trainer: Any) -> None:
         if getattr(trainer.args, "cls_pw", 0):
@@ -105,8 +103,8 @@ class _Install:
             if not branches:
                 raise TypeError(f"{type(criterion).__name__} has no classification cross entropy to replace")
             for branch in branches:
-                branch.bce = RankingTerm(copy.deepcopy(self.loss), self.keep, self.weight)
-        if not self.keep and getattr(trainer, "validator", None) is not None:
+                branch.bce = copy.deepcopy(self.term)
+        if not self.term.keep and getattr(trainer, "validator", None) is not None:
             trainer.validator.args.conf = 0.0
 
 

@@ -177,7 +177,7 @@ def test_the_term_is_the_ranking_loss_and_the_cross_entropy() -> None:
 
 
 def test_the_callback_replaces_the_term_of_model_and_average_and_can_be_pickled() -> None:
-    install = pickle.loads(pickle.dumps(_Install(APELoss(), 0.0, 1.0)))
+    install = pickle.loads(pickle.dumps(_Install(RankingTerm(APELoss(), 0.0, 1.0))))
     models = [SimpleNamespace(criterion=None, init_criterion=Criterion) for _ in range(2)]
     validator = SimpleNamespace(args=SimpleNamespace(conf=0.001))
     trainer = SimpleNamespace(args=SimpleNamespace(cls_pw=0.0), model=models[0], validator=validator)
@@ -205,7 +205,7 @@ def test_a_ranking_loss_without_the_cross_entropy_has_a_larger_weight(given: dic
     stub = SimpleNamespace(task="detect", callbacks={"on_pretrain_routine_end": []})
     stub.add_callback = lambda _, callback: added.append(callback)
     use_ranking(stub, **given)
-    assert [install.weight for install in added] == [weight]
+    assert [install.term.weight for install in added] == [weight]
 
 
 @pytest.mark.parametrize("task", ["classify", None])
