@@ -34,8 +34,8 @@ class ATSS(Assigner):
     """
 
     def __init__(self, k: int = 9) -> None:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"k must be an integer of at least 1, not {k}")
         self.k = k
 
     def claims(self, predictions: Predictions, objects: Objects) -> Claims:

@@ -73,8 +73,8 @@ class PAA(Assigner):
         clustering: Clustering = "scores",
         normalize: bool = True,
     ) -> None:
-        if k < 1:
-            raise ValueError(f"k must be at least 1, not {k}")
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"k must be an integer of at least 1, not {k}")
         if not 0 < candidate_iou <= 1:
             raise ValueError(f"candidate_iou must be above 0 and at most 1, not {candidate_iou}")
         if clustering not in get_args(Clustering):

@@ -268,7 +268,7 @@ def _check_rows(name: str, value: Tensor, count: int, integer: bool) -> None:
 
 #: Expected types and their names, by annotation.
 SETTINGS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "float": ((int, float), "a number"),
+    "float": ((int, float), "a finite number"),
     "int": (int, "an integer"),
     "bool": (bool, "True or False"),
 }
@@ -287,8 +287,9 @@ def check_settings(constructor: Callable[..., None]) -> Callable[..., None]:
             wanted = SETTINGS.get(kind)
             if wanted is None or (optional == "None" and value is None):
                 continue
-            # NaN, which is not equal to itself, would pass every check of a range.
-            if not isinstance(value, wanted[0]) or (isinstance(value, bool) and kind != "bool") or value != value:
+            # NaN would pass every check of a range, and infinity most of them.
+            number = isinstance(value, int | float) and math.isfinite(value)
+            if not number or not isinstance(value, wanted[0]) or (isinstance(value, bool) and kind != "bool"):
                 raise TypeError(f"{type(self).__name__}: {name} must be {wanted[1]}, got {value!r}")
         constructor(self, *args, **kwargs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -10,10 +10,12 @@ from torch import Tensor
 from rankwise.losses.bins import bin_gradient, bin_sums
 from rankwise.losses.inputs import Samples, check_choice
 from rankwise.losses.samplewise import SamplewiseLoss, ValueAndGradient, with_gradient
-from rankwise.pairsums import Method, product_sums
+from rankwise.pairsums import product_sums
 
 #: Pairs of positives per block of the dense method: 4 million take 32 MB.
 PAIRS = 1 << 22
+
+Method = Literal["fast", "dense"]
 
 
 class RankDetLoss(SamplewiseLoss):

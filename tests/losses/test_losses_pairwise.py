@@ -309,5 +309,6 @@ def test_bad_options_are_an_error_that_names_them(make, message):
 def test_a_class_in_place_of_a_distance_and_nan_are_errors_that_say_so():
     with pytest.raises(TypeError, match=r"distance must be an instance of a Distance, such as Step\(\), got <class"):
         PairwiseError(Step)
-    with pytest.raises(TypeError, match="FocalLoss: gamma must be a number, got nan"):
-        FocalLoss(gamma=math.nan)
+    for value in (math.nan, math.inf):
+        with pytest.raises(TypeError, match=f"FocalLoss: gamma must be a finite number, got {value}"):
+            FocalLoss(gamma=value)

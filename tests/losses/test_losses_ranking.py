@@ -113,6 +113,11 @@ def test_alrp_follows_the_definition_positive_by_positive():
     torch.testing.assert_close(gradient_of(outcome.loss, logits), wanted, rtol=1e-7, atol=1e-10)
 
 
+def test_rankdet_refuses_the_name_of_an_engine_that_it_does_not_use():
+    with pytest.raises(ValueError, match="method must be one of fast, dense, got 'numba'"):
+        RankDetLoss(method="numba")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_rankdet_follows_the_definition_pair_by_pair(method):
     logits, labels, quality, _ = scene()

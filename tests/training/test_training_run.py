@@ -159,7 +159,7 @@ def test_a_detector_overfits_eight_images(tmp_path):
         (["train", "--model.backbone.name=resnet51", "--run", "RUN"], "timm has no backbone 'resnet51'"),
         (["train", "--batch_size=0", "--run", "RUN"], "--batch_size is 0: it must be at least 1"),
         (["train", "--loss.max_negatives=0", "--run", "RUN"], "max_negatives must be at least 1"),
-        (["train", "--assign.k=0", "--run", "RUN"], "k must be at least 1"),
+        (["train", "--assign.k=0", "--run", "RUN"], "k must be an integer of at least 1"),
         (["train", "--train.log_every=0", "--run", "RUN"], "--train.log_every is 0: it must be at least 1"),
         (["train", "--lr=-1", "--run", "RUN"], "--lr is -1: it must be at least 0"),
         (["train", "--epochs=0", "--run", "RUN"], "--epochs is 0: it must be at least 1"),
