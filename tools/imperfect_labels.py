@@ -10,7 +10,7 @@ are complete. ``--objects`` draws more and smaller cells. ``--data`` takes a ran
 instead. ``--edges`` removes labels as annotators leave them out: most of the red cells at the edge of an image and some
 of the others, also from the validation images. ``--losses`` are Python expressions in which ``done`` is the share of
 the steps done, in tenths: ``"APELoss(lam=2 + 6 * done)"`` has a λ that rises from 2 to 8. ``"ClassOfImage()"`` is APE
-loss that ranks each class of each image separately.
+loss that ranks each class of each image separately, ``"BothScopes()"`` the mean of the scopes "batch" and "class".
 
 A run trains neck and head of the recipe photos_mobilenet with 48 channels for ``--steps`` steps. The backbone is
 frozen and its features are computed once, so that a run takes 20 seconds on one core. Finished runs are not repeated.
@@ -23,6 +23,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from rankwise.config.recipe import Recipe, parse_recipe
 from rankwise.criterion import Criterion
 from rankwise.data import EvalTransform
 from rankwise.evaluation.coco import Evaluation, evaluate
+from rankwise.losses.base import Outcome
 from rankwise.models import Detector
 from rankwise.training.average import MovingAverage
 from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
@@ -96,7 +98,7 @@ def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole:
         )
 
         def criterion(done: float) -> Criterion:
-            names = {**vars(rankwise.losses), "ClassOfImage": ClassOfImage, "done": math.floor(10 * done) / 10}
+            names = {**vars(rankwise.losses), **globals(), "done": math.floor(10 * done) / 10}
             return Criterion(eval(loss, names), ATSS(), recipe.box)
 
         found = train(recipe, criterion, seed, config.steps, whole / f"features{config.size}.pt")
@@ -159,6 +161,18 @@ class ClassOfImage(rankwise.losses.APELoss):
         classes = classes.repeat(len(labels))
         alone = torch.where(labels[rows] < 0, -1, (labels[rows] != classes).long())
         return super().ranked(logits.reshape(-1, 1), alone, quality[rows], image[rows] * logits.shape[1] + classes)
+
+
+class BothScopes(rankwise.losses.APELoss):
+    """The mean of APE loss over all classes together and over each class separately."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_class = rankwise.losses.APELoss(scope="class")
+
+    def outcome_at(self, *given: Tensor | None) -> Outcome:
+        together = super().outcome_at(*given)
+        return replace(together, loss=(together.loss + self.by_class.outcome_at(*given).loss) / 2)
 
 
 class _Cached(nn.Module):
