@@ -45,7 +45,7 @@ class Claims:
 class Assigner(ABC):
     """Decides for a batch which samples are positive, for which object, and which are ignored.
 
-    Call it with the predictions and the targets of a batch; it returns an :class:`~rankwise.types.Assignment`.
+    Call it with the predictions and the targets of a batch; it returns an ``Assignment``.
     All assigners follow these rules:
 
     - If several objects claim an anchor, the one with the highest anchor IoU gets it; ties go to the first in the

@@ -12,7 +12,7 @@ from rankwise.losses.quality_focal import QualityFocalLoss
 
 
 class GeneralizedFocalLoss(QualityFocalLoss):
-    """Generalized focal loss: :class:`QualityFocalLoss` for the scores, with distribution focal loss for the boxes.
+    """Generalized focal loss: ``QualityFocalLoss`` for the scores, with distribution focal loss for the boxes.
 
     The head must predict the distance of each side as a distribution over bins (``head.bins``). The box loss then adds,
     for each side, the cross entropy of that distribution with the true distance y, split between the neighboring bins i
