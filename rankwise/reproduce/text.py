@@ -125,7 +125,8 @@ def on_screen(results: Results, console: Console) -> RichTable:
         below = [f"\n({row[index + 1]})" if index + 1 < len(row) and index + 1 not in ours else "" for index in ours]
         narrow.append([row[index].replace(" ± ", "\n± ") + paper for index, paper in zip(ours, below, strict=True)])
     table = _screen_table(results, [names[index] for index in ours], narrow)
-    table.caption = "in parentheses: values of the paper"
+    if len(ours) < len(names):
+        table.caption = "in parentheses: values of the paper"
     return table
 
 
