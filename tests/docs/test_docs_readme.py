@@ -31,7 +31,9 @@ def test_the_readme_shows_the_accuracy_that_was_measured() -> None:
     assert len(ape) == len(focal) == 2
 
 
-@pytest.mark.parametrize(("row", "name"), [("built-in dataset", "shapes_long_choose"), ("photographs", "voc_frozen_choose")])
+@pytest.mark.parametrize(
+    ("row", "name"), [("built-in dataset", "shapes_long_choose"), ("photographs", "voc_frozen_choose")]
+)
 def test_the_readme_shows_each_loss_with_its_best_assigner(row: str, name: str) -> None:
     rows = results(name)["rows"]
     losses = ("Focal", "QualityFocal", "Varifocal", "IA-BCE", "MAL", "AP", "PE", "RankSort", "APE")

@@ -121,7 +121,14 @@ def test_no_number_is_truncated_in_the_terminal(width):
     assert text.count("± 1.0") == 12
     assert "IoU threshold" in text
     assert "39.2" in text
-    assert ("(39.2)" in text) == (width == 80)
+    assert ("(39.2)" in text) == ("in parentheses" in text) == (width == 80)
+
+
+def test_a_table_that_is_not_of_the_paper_promises_no_values_of_it():
+    measured = {row.name: [dict.fromkeys(TABLES["choose"].columns, 10.0)] for row in TABLES["choose"].rows}
+    table = on_screen(Results("choose", measured, "typed"), Console(width=40, file=io.StringIO()))
+    assert table.row_count == len(measured)
+    assert table.caption is None
 
 
 def test_a_budget_scales_epochs_and_milestones_and_equal_rows_share_a_run(tmp_path):
