@@ -19,7 +19,7 @@ from rankwise.config.suggest import nearest
 from rankwise.errors import RendezvousError, UserError
 from rankwise.files.names import escaped, message_of, wrapped
 from rankwise.files.streams import lasting_output
-from rankwise.interrupts import CODE, say_stopped
+from rankwise.interrupts import CODE, handle_sigterm, say_stopped
 
 USAGE = """rankwise: train object detectors by ranking
 
@@ -245,6 +245,7 @@ def predict(words: list[str]) -> None:
     )
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
     config = _parse(parser, words)
+    handle_sigterm()
     from rankwise.evaluation.predictions import Output
 
     if Path(config.run).suffix.lower() == ".onnx":

@@ -19,6 +19,12 @@ def handle_ctrl_c() -> None:
         signal.signal(signal.SIGINT, _interrupt)
 
 
+def handle_sigterm() -> None:
+    """SIGTERM raises SystemExit with code 143, so that a command can delete unfinished files."""
+    if signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
 @contextmanager
 def exit_at_once() -> Iterator[None]:
     """Context manager in which Ctrl-C ends the process on the spot.
@@ -42,11 +48,13 @@ def say_stopped() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raises KeyboardInterrupt, except during imports: libraries catch it there, print it, or abort."""
+    """Raises KeyboardInterrupt or SystemExit, except during imports: libraries catch it there, print it, or abort."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             _exit(number, None)
         frame = frame.f_back
+    if number == signal.SIGTERM:
+        sys.exit(128 + number)
     raise KeyboardInterrupt
 
 

@@ -131,7 +131,8 @@ def predict_files(
     """Detects objects in files with any detector, draws them, and writes ``predictions.json``; needs no torch.
 
     ``read`` reads a file as an image, and ``detect`` returns the detections of up to ``batch_size`` images: boxes,
-    scores and labels, as tensors or arrays. Input images are never overwritten. A camera is read until Ctrl-C.
+    scores and labels, as tensors or arrays. Input images are never overwritten. A camera is read until Ctrl-C or
+    SIGTERM.
 
     Raises:
         DataError: If ``batch_size`` is below 1, or, after all other images are done, if images could not be read.
@@ -143,7 +144,7 @@ def predict_files(
     faults: list[str] = []
     console = Console(highlight=False)
     started = monotonic()
-    with _progress(console) as progress:
+    with writer, _progress(console) as progress:
         bar = progress.add_task("", total=total, rate="")
         quiet = not progress.disable and len(sources) > _MAX_LINES
         try:
@@ -154,7 +155,7 @@ def predict_files(
                         console.print(escaped(line), soft_wrap=True, markup=False)
                     done = len(writer.entries)
                     progress.update(bar, completed=done, rate=f"{done / (monotonic() - started):.1f} images/s")
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             if not any(isinstance(source, Camera) for source in sources):
                 raise
     for line in writer.close(monotonic() - started):

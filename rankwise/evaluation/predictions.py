@@ -53,7 +53,7 @@ class Output:
 
 
 class Writer:
-    """Writes detections one image at a time.
+    """Writes detections one image at a time. As a context manager, it deletes unfinished videos if an error leaves it.
 
     Args:
         sources: The images and videos.
@@ -74,6 +74,13 @@ class Writer:
         self._labels: list[list[int]] = []
         self._crops = 0
         make_folder(output.folder)
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for video in self._videos.values() if kind else ():
+            video.discard()
 
     def add(self, item: Item, detections: Any) -> str:
         """Writes the output of one image, from boxes, scores and labels as tensors or arrays; returns a line on it."""
@@ -134,8 +141,11 @@ class Writer:
             write_picture(path, drawn, "PNG", compress_level=1)
             return
         drawn = draw_detections(item.image, detections, self.classes, min_size=1, agnostic_iou=iou)
-        video = self._videos.setdefault(item.source, VideoWriter(path, item.frame.rate))
-        video.add(np.asarray(drawn))
+        if item.source not in self._videos:
+            for video in self._videos.values():  # no frames of earlier videos follow
+                video.close()
+            self._videos[item.source] = VideoWriter(path, item.frame.rate)
+        self._videos[item.source].add(np.asarray(drawn))
 
     def _stem(self, item: Item) -> str:
         """The base name of the output files of an image."""

@@ -146,6 +146,13 @@ class VideoWriter:
         if self._writer is not None:
             self._writer.release()
             self._part.replace(self.path)
+            self._writer = None
+
+    def discard(self) -> None:
+        """Deletes the file if it is not finished."""
+        if self._writer is not None:
+            self._writer.release()
+            self._part.unlink(missing_ok=True)
 
 
 def opencv(source: object) -> Any:

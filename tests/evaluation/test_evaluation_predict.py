@@ -131,6 +131,24 @@ def test_a_video_becomes_a_video_and_an_entry_per_frame(tmp_path):
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["clip.mp4", "predictions.json"]
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_video_leaves_no_file_behind(tmp_path, monkeypatch, stop):
+    done, cut = write_video(tmp_path / "a.avi"), write_video(tmp_path / "b.avi")
+
+    def interrupted(source):
+        for frame in frames(source):
+            if source == cut and frame.number == 3:
+                assert (tmp_path / "out" / ".b.part.mp4").exists()
+                raise stop
+            yield frame
+
+    monkeypatch.setattr("rankwise.evaluation.predict.frames", interrupted)
+    with pytest.raises(stop):
+        predict_one([done, cut], tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.mp4"]
+    assert len(list(frames(tmp_path / "out" / "a.mp4"))) == 5
+
+
 def test_a_camera_is_read_until_ctrl_c(tmp_path, monkeypatch, capsys):
     def pictures(source):
         for number in range(3):

@@ -28,6 +28,12 @@ def test_ctrl_c_is_an_exception_except_in_code_that_does_not_survive_it():
     assert outcome("-c", START + "with exit_at_once():\n    pass\n" + CAUGHT) == (0, "caught\n", "")
 
 
+def test_sigterm_is_an_exception_if_files_must_be_deleted():
+    start = START + "from rankwise.interrupts import handle_sigterm\nhandle_sigterm()\n"
+    sigterm = CAUGHT.replace("SIGINT", "SIGTERM").replace("print('caught')", "print('caught')\n    raise")
+    assert outcome("-c", start + sigterm) == (143, "caught\n", "")
+
+
 def test_an_interrupted_command_exits_with_130():
     code = f"from rankwise import cli\ndef run(words):\n{indent(CTRL_C, '    ')}\ncli._run = run\ncli.main()"
     assert outcome("-c", code) == (130, "", "stopped\n")
