@@ -7,13 +7,19 @@ from pathlib import Path
 from rankwise.config.datasets import open_datasets
 from rankwise.config.recipe import Recipe
 from rankwise.data.loader import build_loader
+from rankwise.errors import SettingsError
 from rankwise.evaluation.drawing import target_sheet
+from rankwise.files.names import escaped
 from rankwise.files.writing import make_folder, write_picture
+
+_FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".webp": "WEBP"}
 
 
 def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
-    """Draws the first training images as the detector sees them, with their boxes, as PNG or JPEG; returns a
-    description."""
+    """Draws the first training images as the detector sees them, with their boxes, in the format of the file name;
+    returns a description."""
+    if path.suffix.lower() not in _FORMATS:
+        raise SettingsError(f"--out {escaped(path)}: a picture can be written as {', '.join(_FORMATS)}")
     size = recipe.model.input
     dataset, _ = open_datasets(recipe.data, size)
     loader = build_loader(
@@ -37,7 +43,6 @@ def draw_training_images(recipe: Recipe, path: Path, images: int = 12) -> str:
         + f" ({augmentation or 'no augmentation'})"
     )
     sheet = target_sheet(items, dataset.classes, description)
-    format = "JPEG" if path.suffix.lower() in (".jpg", ".jpeg") else "PNG"
     make_folder(path.parent)
-    write_picture(path, sheet, format, quality=90)
+    write_picture(path, sheet, _FORMATS[path.suffix.lower()], quality=90)
     return description

@@ -176,6 +176,11 @@ def test_data_show_draws_the_first_training_images(coco_folder, tmp_path, capsys
     sheet = np.asarray(Image.open(out))
     assert sheet.shape[1] > 3 * 400  # four columns, of which some may be narrow
     assert len(np.unique(sheet.reshape(-1, 3), axis=0)) > 500
-    with pytest.raises(SystemExit):
-        main(["data", "show"])
-    assert "expected the folder of a dataset" in capsys.readouterr().err
+    main([*words[:-1], str(out.with_suffix(".WebP"))])
+    with Image.open(out.with_suffix(".WebP")) as picture:
+        assert picture.format == "WEBP"
+    capsys.readouterr()
+    for wrong, message in (([], "expected the folder of a dataset"), ([*words[2:], "--out=a.gif"], "a.gif: a picture")):
+        with pytest.raises(SystemExit):
+            main(["data", "show", *wrong])
+        assert message in capsys.readouterr().err
