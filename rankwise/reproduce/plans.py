@@ -13,13 +13,14 @@ import subprocess
 import sys
 from argparse import ArgumentError
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise.errors import UserError
-from rankwise.files.writing import make_folder
+from rankwise.files.writing import explained, make_folder
 from rankwise.reproduce.rows import Row
 from rankwise.training.signals import stop_signals
 
@@ -163,34 +164,39 @@ def train_once(arguments: list[str], run: Path, say: Say) -> None:
 
 
 def call(arguments: list[str], log: Path) -> None:
-    """Runs `rankwise` with these arguments in a separate process; its output goes to the log.
+    """Runs `rankwise` with these arguments in a separate process; its output goes to the log, its errors too.
 
     Stop signals are forwarded, and the process has time to save; a second Ctrl-C ends it at once.
     """
     make_folder(log.parent)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(f"$ rankwise {shlex.join(arguments)}\n")
-        file.flush()
+    errors = b""  # kept, because the disk of the log may be full
+    with log.open("ab", buffering=0) as file:
+        with explained(log):
+            file.write(f"$ rankwise {shlex.join(arguments)}\n".encode())
         # -P: a module of this name in the current folder is not ours to run.
         command = [sys.executable, "-P", "-m", "rankwise", *arguments]
         ours = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         children: list[subprocess.Popen[bytes]] = []
         with stop_signals(children) as stop:
             environment = {**os.environ, "PYTHONPATH": ours}
-            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment)
-            children.append(process)
-            if stop.number is not None:  # the signal came before the process existed
-                process.send_signal(stop.number)
-            try:
-                code = process.wait()
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
+            with subprocess.Popen(command, stdout=file, stderr=subprocess.PIPE, env=environment) as process:
+                children.append(process)
+                if stop.number is not None:  # the signal came before the process existed
+                    process.send_signal(stop.number)
+                try:
+                    for line in process.stderr or ():
+                        errors += line
+                        with suppress(OSError):
+                            file.write(line)
+                except BaseException:
+                    process.kill()
+                    raise
     if stop.number == signal.SIGINT:
         raise KeyboardInterrupt
     if stop.number is not None:
         sys.exit(128 + stop.number)
-    if code:
-        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-        raise ReproduceError(f"rankwise {arguments[0]} failed with exit code {code}: {' '.join(last)} (see {log})")
+    if code := process.returncode:
+        said, name = errors.decode(errors="replace").strip(), f"rankwise {arguments[0]}"
+        # Its message, or the last line of a traceback.
+        message = said.rpartition(f"{name}: " if f"{name}: " in said else "\n")[2] or "no message"
+        raise ReproduceError(f"{name} failed with exit code {code}: {message} (see {log})")

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 
 import pytest
 from data_folders import write_coco_folder
@@ -108,6 +109,18 @@ def test_rows_are_not_trained_by_a_module_of_the_current_folder(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     call(["--version"], tmp_path / "log")
     assert (tmp_path / "log").read_text().splitlines()[-1] == f"rankwise {__version__}"
+
+
+def test_the_message_of_a_failed_row_is_shown_and_in_the_log(tmp_path, monkeypatch):
+    log = tmp_path / "log"
+    with pytest.raises(ReproduceError, match=r"^rankwise trian failed with exit code 2: there is no .* \(see "):
+        call(["trian", "shapes"], log)
+    assert "rankwise trian: there is no command" in log.read_text()
+    (tmp_path / "fails").write_text("#!/bin/sh\necho 'Traceback:\n  line\nKeyError: 3' >&2\nexit 1\n")
+    (tmp_path / "fails").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "fails"))
+    with pytest.raises(ReproduceError, match=r"^rankwise train failed with exit code 1: KeyError: 3 \(see "):
+        call(["train"], log)
 
 
 @pytest.mark.parametrize(
