@@ -44,9 +44,11 @@ PICTURES = 12
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """A device by name; "auto" is the GPU if there is one."""
+    """A device by name; "auto" is the GPU if there is one, as in training."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
     try:
         device = torch.device(name)
     except RuntimeError:

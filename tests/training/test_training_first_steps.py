@@ -102,6 +102,13 @@ def test_evaluating_other_images_keeps_the_results_of_the_run(run, tmp_path):
     assert (run / "eval.json").read_bytes() == own["eval.json"]
 
 
+@pytest.mark.parametrize(("cuda", "mps", "device"), [(True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")])
+def test_the_automatic_device_is_the_gpu(monkeypatch, cuda, mps, device):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: mps)
+    assert pick_device("auto") == torch.device(device)
+
+
 def test_a_missing_device_gives_a_clear_message(run, capsys):
     with pytest.raises(SettingsError, match=r"^--device nonsense: there is no such device; use auto, cpu, cuda"):
         pick_device("nonsense")
