@@ -18,6 +18,7 @@ from rankwise.files.names import did_you_mean
 from rankwise.models.deformable import make_deformable
 from rankwise.models.pretrained import locate
 from rankwise.models.settings import BackboneSettings
+from rankwise.models.weights import differences
 
 log = logging.getLogger(__name__)
 
@@ -151,27 +152,17 @@ def load_weights(net: nn.Module, path: Path, settings: BackboneSettings) -> None
     # features_only joins the first two names of a sequence of stages: stages.0.x becomes stages_0.x
     joined = {name: name.replace(".", "_", 1) for name in found if name not in own}
     renamed = {joined[name] if joined.get(name) in own else name: tensor for name, tensor in found.items()}
-    missing = [name for name in own if name not in renamed and not name.endswith("num_batches_tracked")]
-    unexpected = [name for name in renamed if name not in own]
-    if unexpected:  # the classifier and unused stages
+    if unused := renamed.keys() - own.keys():  # the classifier and unused stages
         whole = timm.create_model(settings.name, **settings.args).state_dict()
-        unexpected = [name for name in unexpected if name not in whole and name.replace("_", ".", 1) not in whole]
-    shapes = [
-        f"{name} is {tuple(renamed[name].shape)} in the file and {tuple(tensor.shape)} in the network"
-        for name, tensor in own.items()
-        if name in renamed and renamed[name].shape != tensor.shape
-    ]
-    faults = [
-        f"{len(names)} {what}, such as {'; '.join(names[:3])}"
-        for what, names in (("missing", missing), ("unknown", unexpected), ("of another shape", shapes))
-        if names
-    ]
-    if faults:
+        for name in unused:
+            if name in whole or name.replace("_", ".", 1) in whole:
+                del renamed[name]
+    if faults := differences(own, renamed):
         raise ModelError(
-            f"{path} does not match backbone {settings.name}: {', '.join(faults)}. "
+            f"{path} does not match backbone {settings.name}: {faults}. "
             "Set backbone.name and backbone.args to those of the file."
         )
-    net.load_state_dict({name: renamed[name] for name in own if name in renamed}, strict=False)
+    net.load_state_dict(renamed, strict=False)
     log.info("%s: %d tensors loaded into %s, %d not needed", path, len(own), settings.name, len(found) - len(own))
 
 

@@ -31,25 +31,12 @@ def start_from(detector: Detector, content: weights.Content, spec: str) -> str:
     Weights that are not in ``content`` do not change. ``spec`` is its source, for messages.
     """
     own = detector.state_dict()
-    rest = {name: tensor for name, tensor in content.tensors.items() if name not in _CLASS_LAYER}
-    missing = [name for name in own if name not in content.tensors and not name.endswith("num_batches_tracked")]
-    unknown = [name for name in rest if name not in own]
-    shapes = [
-        f"{name} is {tuple(tensor.shape)} in the file and {tuple(own[name].shape)} in the detector"
-        for name, tensor in rest.items()
-        if name in own and tensor.shape != own[name].shape
-    ]
-    differ = [
-        *shapes,
-        *(f"{name} is missing in the file" for name in missing),
-        *(f"{name} is missing in the detector" for name in unknown),
-    ]
-    if differ:
+    given = {name: own[name] if name in _CLASS_LAYER else tensor for name, tensor in content.tensors.items()}
+    if faults := weights.differences(own, given):
         raise ModelError(
-            f"--init {spec} does not match the detector: {len(differ)} weights differ, such as: {differ[0]}. Remove "
-            f"the --model flags that change the network"
+            f"--init {spec} does not match the detector: {faults}. Remove the --model flags that change the network"
         )
-    detector.load_state_dict({**own, **rest}, strict=True)
+    detector.load_state_dict({**own, **given})
     old_labels = {name.casefold(): index for index, name in enumerate(content.classes)}
     pairs = [
         (here, old_labels[name.casefold()])

@@ -123,6 +123,22 @@ def _read_checkpoint(path: Path) -> Content:
         ) from error
 
 
+def differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """How weights of a file differ from those of a network, in words; empty if they match."""
+    missing = [name for name in own if name not in given and not name.endswith("num_batches_tracked")]
+    unknown = [name for name in given if name not in own]
+    shapes = [
+        f"{name} is {tuple(given[name].shape)} in the file and {tuple(tensor.shape)} in the network"
+        for name, tensor in own.items()
+        if name in given and given[name].shape != tensor.shape
+    ]
+    return ", ".join(
+        f"{len(names)} {what}, such as {'; '.join(names[:3])}"
+        for what, names in (("missing", missing), ("unknown", unknown), ("of another shape", shapes))
+        if names
+    )
+
+
 def fill(detector: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Loads the weights into a detector created from the settings of the same file, ``path``."""
     try:
