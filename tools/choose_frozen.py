@@ -28,6 +28,7 @@ from rankwise.evaluation.figures import save_figure
 from rankwise.evaluation.reliability import check_reliability
 from rankwise.reproduce import TABLES, Row
 from rankwise.reproduce.figures import numbers
+from rankwise.reproduce.rows import WITHOUT_PAA_STAR
 from rankwise.reproduce.text import Results
 
 
@@ -65,7 +66,8 @@ def one_run(config: argparse.Namespace, row: Row, seed: int) -> dict[str, float 
                 *("--config", "photos_mobilenet", f"--data={config.data}", "--data.workers=0"),
                 *(f"--model.backbone.pretrained={config.pretrained}", "--model.backbone.frozen_stages=5"),
                 *("--model.neck.channels=48", "--model.head.channels=48"),
-                *(f"--model.input.short_side={config.size}", f"--model.input.max_side={config.size}", *row.small),
+                *(f"--model.input.short_side={config.size}", f"--model.input.max_side={config.size}"),
+                *(*WITHOUT_PAA_STAR, *row.small),
             ]
         )
         criterion = Criterion(recipe.loss, recipe.assign, recipe.box)

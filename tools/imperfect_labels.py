@@ -42,6 +42,7 @@ from rankwise.data import EvalTransform
 from rankwise.evaluation.coco import Evaluation, evaluate
 from rankwise.losses.base import Outcome
 from rankwise.models import Detector
+from rankwise.reproduce.rows import WITHOUT_PAA_STAR
 from rankwise.training.average import MovingAverage
 from rankwise.training.schedule import build_optimizer, lr_factor, set_lr
 
@@ -90,7 +91,7 @@ def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole:
     if not file.is_file():
         recipe = parse_recipe(
             [
-                *("--config", "photos_mobilenet", f"--data={data}", "--data.workers=0", "--assign=ATSS"),
+                *("--config", "photos_mobilenet", f"--data={data}", "--data.workers=0", *WITHOUT_PAA_STAR),
                 *(f"--model.backbone.pretrained={config.pretrained}", "--model.backbone.frozen_stages=5"),
                 *("--model.neck.channels=48", "--model.head.channels=48"),
                 *(f"--model.input.short_side={config.size}", f"--model.input.max_side={config.size}"),

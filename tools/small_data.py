@@ -9,6 +9,7 @@ With several losses and seeds, on a part of a dataset in COCO format, the rest a
     python tools/small_data.py --data DIR --images 300 --epochs 12 --losses APELoss FocalLoss --seeds 3
         [--flags="--model.backbone.pretrained=FILE --size=160"]
 
+A loss may bring flags of its own: ``--losses APELoss "FocalLoss --assign=ATSS"``.
 Runs that are done are not repeated.
 """
 
@@ -71,7 +72,7 @@ def compare_losses(config: argparse.Namespace) -> None:
         steps = set()
         for seed in range(config.seeds):  # all losses of a seed first, so that a stop leaves complete pairs
             for loss in config.losses:
-                flags = [f"--epochs={config.epochs}", f"--loss={loss}", f"--seed={seed}", *config.flags]
+                flags = [f"--epochs={config.epochs}", *shlex.split(f"--loss={loss}"), f"--seed={seed}", *config.flags]
                 kind = re.sub(r"[^\w.=-]+", "_", "".join([loss, f"-{config.epochs}", *map(_short, config.flags)]))
                 ap, taken = _run(data, config.out / f"{data.name}-{kind}-seed{seed}", flags)
                 print(f"{loss}, seed {seed}: {ap:.1f} AP after {taken:,} steps", file=sys.stderr, flush=True)

@@ -31,8 +31,6 @@ MOST_EPOCHS = 300
 CPU_SIDE, CPU_MOST = 320, 480
 #: Half of the objects should be at least this large in the input, in pixels.
 LARGE_ENOUGH = 32
-#: Up to this number of classes, each class is ranked separately: see docs/small_data.md.
-FEW_CLASSES = 5
 #: Factor on the learning rate for fine-tuning a trained detector.
 FINE_TUNING = 0.3
 
@@ -43,14 +41,12 @@ class Facts:
 
     Attributes:
         images: Number of training images.
-        classes: Number of classes.
         short: Median of the shorter sides.
         long: Median of the longer sides.
         box: Median of the square roots of the box areas, in pixels; 0 without boxes.
     """
 
     images: int
-    classes: int
     short: int
     long: int
     box: float
@@ -62,7 +58,7 @@ class Facts:
         boxes = np.concatenate([record.boxes[~record.iscrowd] for record in dataset.records])
         sizes = np.sqrt((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
         short, long = np.median(sides, axis=0).astype(int).tolist()
-        return cls(len(dataset), len(dataset.classes), short, long, float(np.median(sizes)) if len(sizes) else 0.0)
+        return cls(len(dataset), short, long, float(np.median(sizes)) if len(sizes) else 0.0)
 
 
 @dataclass(frozen=True)
@@ -97,10 +93,6 @@ def choose(words: Sequence[str]) -> Choice:
         flags += [f"--model.input.short_side={short}", f"--model.input.max_side={math.ceil(short * 5 / 96) * 32}"]
         flags += ["--model.neck.extra_levels=0"] if short <= 160 else []
         lines.append(f"size      {size}")
-    few = recipe == "photos_mobilenet" and 1 < facts.classes <= FEW_CLASSES
-    if few and not any(word.startswith("--loss") for word in words):
-        flags += ["--loss.scope=class"]
-        lines.append(f"loss      APELoss ranks each of the {facts.classes} classes separately (--loss.scope class)")
     batch, batch_flags = _batch(words, facts.images, 16 if gpu else 8)
     flags += batch_flags
     if value_of(words, "--train.minutes") in (None, "0") and value_of(words, "--train.epochs") is None:

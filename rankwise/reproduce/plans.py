@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from rankwise.errors import UserError
 from rankwise.files.writing import explained, make_folder
-from rankwise.reproduce.rows import Row
+from rankwise.reproduce.rows import WITHOUT_PAA_STAR, Row
 from rankwise.training.signals import stop_signals
 
 if TYPE_CHECKING:
@@ -61,9 +61,8 @@ class Plan:
     def run_of(self, row: Row, seed: int) -> Path:
         """The run folder of a row: an existing one, for any spelling of the dataset path, or a new one."""
         recipe, flags = self._recipe_and_flags(row)
-        words = [
-            word.rpartition("=")[2].rpartition(".")[2] for word in flags if word.startswith(("--loss", "--assign"))
-        ]
+        own = (*(row.coco if self.recipe is None else row.small), *self.flags)
+        words = [word.rpartition("=")[2].rpartition(".")[2] for word in own if word.startswith(("--loss", "--assign"))]
         name = "-".join(words[:4]) or "recipe"
         runs = []
         for data in _spellings(self.data):
@@ -111,6 +110,8 @@ class Plan:
             recipe, flags, length = row.recipe, [*row.coco, *self.flags], 1.0
         else:
             first = SHAPES if self._starts_from_backbone else ()
+            if _parsed(self.recipe).box.weighting != "none":
+                first += WITHOUT_PAA_STAR
             recipe, flags, length = self.recipe, [*first, *row.small, *self.flags], row.length
         whole = _parsed(recipe, *flags)
         if self.recipe is not None and row.rate != 1:

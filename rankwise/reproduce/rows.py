@@ -54,6 +54,8 @@ PAA_STAR = (
 )
 #: The same for losses without `weight_by_quality`.
 PAA_HEAD = ("--assign=PAA", "--box.weighting=quality", "--model.postprocess.score_voting=true")
+#: What a base recipe with PAA* has, undone: it would change all rows without PAA*. Another loss drops the arguments.
+WITHOUT_PAA_STAR = ("--loss=FocalLoss", "--box.weighting=none", "--model.postprocess.score_voting=false")
 GENERALIZED = ("--loss=GeneralizedFocalLoss", "--model.head.coding=ltrb")
 
 IOU, ATSS = "--assign=IoUThreshold", "--assign=ATSS"

@@ -18,7 +18,7 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from rankwise.cli import main
-from rankwise.config.recipe import add_recipe_arguments, expand, recipe_from
+from rankwise.config.recipe import add_recipe_arguments, expand, parse_recipe, recipe_from
 from rankwise.models import Detector, DetectorSettings
 from rankwise.models.backbone import Backbone
 from rankwise.reproduce import TABLES, Plan, ReproduceError, plans, write_summary
@@ -243,10 +243,10 @@ def test_a_run_is_found_for_any_spelling_of_its_data_path(tmp_path, monkeypatch)
     row = TABLES["losses"].rows[0]
 
     def run_of(data):
-        return Plan(tmp_path / "out", data, "own_data").run_of(row, 0)
+        return Plan(tmp_path / "out", data, "small_scratch").run_of(row, 0)
 
     spellings = ["voc", "voc/", "./voc", "voc/../voc", str(tmp_path / "voc"), f"{tmp_path}/voc/"]
-    assert run_of("voc").parent.name.endswith(digest("voc", "own_data", *row.small))
+    assert run_of("voc").parent.name.endswith(digest("voc", "small_scratch", *row.small))
     assert len({run_of(data) for data in spellings[:4]}) == 1
     for first in spellings:
         made = run_of(first)
@@ -258,11 +258,24 @@ def test_a_run_is_found_for_any_spelling_of_its_data_path(tmp_path, monkeypatch)
 def test_a_folder_named_shapes_is_not_the_built_in_dataset(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     row = TABLES["losses"].rows[0]
-    built_in = Plan(tmp_path, "shapes", "own_data").run_of(row, 0)
-    assert built_in.parent.name.endswith(digest("shapes", "own_data", *row.small))
+    built_in = Plan(tmp_path, "shapes", "small_scratch").run_of(row, 0)
+    assert built_in.parent.name.endswith(digest("shapes", "small_scratch", *row.small))
     built_in.mkdir(parents=True)
     for data in ("./shapes", "shapes/", str(tmp_path / "shapes")):
-        assert Plan(tmp_path, data, "own_data").run_of(row, 0) != built_in
+        assert Plan(tmp_path, data, "small_scratch").run_of(row, 0) != built_in
+
+
+@pytest.mark.parametrize("recipe", ["photos_mobilenet", "own_data", "shapes_paa"])
+def test_a_base_recipe_with_paa_star_changes_no_row(tmp_path, recipe):
+    def effect(base, row):
+        _, name, *words = Plan(tmp_path, "voc", base).command(row, 0, tmp_path)
+        found = parse_recipe(["--config", name, *words[2:]])
+        assigner = {key: value for key, value in vars(found.assign).items() if key != "_handle"}
+        return repr(found.loss), type(found.assign), assigner, found.box, found.model.postprocess.score_voting
+
+    for name in ("choose", "distance", "schedule"):
+        for row in TABLES[name].rows:
+            assert effect(recipe, row) == effect("small_scratch", row)
 
 
 def test_an_interrupted_generation_of_images_can_be_repeated(tmp_path, monkeypatch):

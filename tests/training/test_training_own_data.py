@@ -5,20 +5,18 @@ import json
 import shutil
 import socket
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
-from data_folders import CLASSES, write_coco_folder
+from data_folders import write_coco_folder
 from live_runs import TINY, lines
 
 from rankwise.cli import main
 from rankwise.config import choice
-from rankwise.config.datasets import open_split, results_subfolder
+from rankwise.config.datasets import results_subfolder
 from rankwise.config.recipe import parse_recipe
-from rankwise.config.settings import DataSettings
 from rankwise.data import open_dataset
 from rankwise.data.balance import balance_lines
 from rankwise.errors import ModelError
@@ -69,28 +67,6 @@ def test_the_recipe_is_chosen_by_device_and_weights(data, monkeypatch, gpu, foun
     said = "\n".join(made.lines)
     for text in (recipe, str(found), "GPU", "--minutes", "override"):
         assert text in said, said
-
-
-@pytest.mark.parametrize(
-    ("classes", "flags", "scope"),
-    [
-        (1, [], "batch"),
-        (2, [], "class"),
-        (5, [], "class"),
-        (6, [], "batch"),
-        (2, ["--loss.lam=4"], "batch"),
-        (2, ["--loss=FocalLoss"], None),
-    ],
-)
-def test_few_classes_are_ranked_separately_unless_flags_set_the_loss(data, monkeypatch, classes, flags, scope):
-    monkeypatch.setattr(choice, "has_gpu", lambda: False)
-    monkeypatch.setattr(choice, "locate", lambda name: Weights("cache", "weights.safetensors"))
-    facts = choice.Facts.of(open_split(DataSettings(path=str(data)), "train"))
-    assert facts.classes == len(CLASSES)
-    monkeypatch.setattr(choice.Facts, "of", lambda dataset: replace(facts, classes=classes))
-    _, words, lines = choice.prepare([f"--data.path={data}", *flags], None)
-    assert getattr(parse_recipe(words).loss, "scope", None) == scope
-    assert any(line.startswith("loss ") for line in lines) == (scope == "class")
 
 
 def test_flags_override_the_chosen_recipe(data, offline):
