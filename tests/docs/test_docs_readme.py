@@ -66,5 +66,10 @@ def test_the_readme_shows_the_result_of_make_run() -> None:
     assert f"| {' | '.join(cells)} | {run['time']} |" in README
 
 
+def test_the_readme_shows_the_numbers_of_its_picture() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "readme_picture.json").read_text())
+    assert f"{run['AP']:.1f} AP, calibration error {run['ECE']:.3f}; drawn by" in " ".join(README.split())
+
+
 def test_the_readme_is_one_page() -> None:
     assert len(README.splitlines()) <= 120
