@@ -10,7 +10,8 @@ are complete. ``--objects`` draws more and smaller cells. ``--data`` takes a ran
 instead. ``--edges`` removes labels as annotators leave them out: most of the red cells at the edge of an image and some
 of the others, also from the validation images. ``--losses`` are Python expressions in which ``done`` is the share of
 the steps done, in tenths: ``"APELoss(lam=2 + 6 * done)"`` has a λ that rises from 2 to 8. ``"ClassOfImage()"`` is APE
-loss that ranks each class of each image separately, ``"BothScopes()"`` the mean of the scopes "batch" and "class".
+loss that ranks each class of each image separately, ``"BothScopes()"`` the mean of the scopes "batch" and "class". They
+are trained with ATSS; ``"default"`` is the recipe as it is, and ``"default --loss=FocalLoss"`` the recipe with a flag.
 
 A run trains neck and head of the recipe photos_mobilenet with 48 channels for ``--steps`` steps. The backbone is
 frozen and its features are computed once, so that a run takes 20 seconds on one core. Finished runs are not repeated.
@@ -22,6 +23,7 @@ import argparse
 import json
 import math
 import random
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +93,8 @@ def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole:
     if not file.is_file():
         recipe = parse_recipe(
             [
-                *("--config", "photos_mobilenet", f"--data={data}", "--data.workers=0", *WITHOUT_PAA_STAR),
+                *("--config", "photos_mobilenet", f"--data={data}", "--data.workers=0"),
+                *(shlex.split(loss)[1:] if loss.startswith("default") else WITHOUT_PAA_STAR),
                 *(f"--model.backbone.pretrained={config.pretrained}", "--model.backbone.frozen_stages=5"),
                 *("--model.neck.channels=48", "--model.head.channels=48"),
                 *(f"--model.input.short_side={config.size}", f"--model.input.max_side={config.size}"),
@@ -99,6 +102,8 @@ def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole:
         )
 
         def criterion(done: float) -> Criterion:
+            if loss.startswith("default"):
+                return Criterion(recipe.loss, recipe.assign, recipe.box)
             names = {**vars(rankwise.losses), **globals(), "done": math.floor(10 * done) / 10}
             return Criterion(eval(loss, names), ATSS(), recipe.box)
 

@@ -110,7 +110,8 @@ class Plan:
             recipe, flags, length = row.recipe, [*row.coco, *self.flags], 1.0
         else:
             first = SHAPES if self._starts_from_backbone else ()
-            if _parsed(self.recipe).box.weighting != "none":
+            base = _parsed(self.recipe)
+            if base.box.weighting != "none" or base.model.postprocess.score_voting:
                 first += WITHOUT_PAA_STAR
             recipe, flags, length = self.recipe, [*first, *row.small, *self.flags], row.length
         whole = _parsed(recipe, *flags)
