@@ -79,6 +79,8 @@ class PAA(Assigner):
             raise ValueError(f"candidate_iou must be above 0 and at most 1, not {candidate_iou}")
         if clustering not in get_args(Clustering):
             raise ValueError(f"clustering must be one of {', '.join(get_args(Clustering))}, not {clustering!r}")
+        if not isinstance(normalize, bool):
+            raise ValueError(f"normalize must be True or False, not {normalize!r}")
         self.k = k
         self.candidate_iou = candidate_iou
         self.clustering = clustering

@@ -285,6 +285,7 @@ def test_level_sizes_that_do_not_sum_to_the_anchors_are_refused() -> None:
         (lambda: PAA(0), "k must be"),
         (lambda: PAA(candidate_iou=0), "candidate_iou"),
         (lambda: PAA(clustering="loss"), "scores, ranking, localization, losses"),
+        (lambda: PAA(normalize="no"), "normalize must be True or False"),
     ],
 )
 def test_invalid_settings_are_refused(build: object, message: str) -> None:
