@@ -48,12 +48,14 @@ def test_another_backbone_does_not_get_the_arguments_of_the_recipe():
     assert given.model.backbone.args == {"act_layer": "relu"}
 
 
-def test_own_data_keeps_all_scores_and_weights_boxes_by_quality():
-    recipe = parse_recipe(["--config", "own_data"])
+@pytest.mark.parametrize("name", ["own_data", "photos_mobilenet"])
+def test_recipes_for_own_images_keep_all_scores_and_weight_all_boxes_the_same(name):
+    recipe = parse_recipe(["--config", name])
     assert recipe.model.postprocess.score_threshold == 0
     assert "weight_by_quality: true" in recipe.text
     assert recipe.model.postprocess.score_voting
-    assert recipe.box.weighting == "quality"
+    assert type(recipe.assign).__name__ == "PAA"
+    assert recipe.box.weighting == "none"
 
 
 def test_runs_started_at_the_same_time_get_different_folders(tmp_path, monkeypatch):
