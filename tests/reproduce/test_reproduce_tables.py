@@ -24,6 +24,7 @@ from rankwise.models.backbone import Backbone
 from rankwise.reproduce import TABLES, Plan, ReproduceError, plans, write_summary
 from rankwise.reproduce.claims import Above, Alike, Best
 from rankwise.reproduce.figures import ap_against_minutes
+from rankwise.reproduce.rows import WITHOUT_PAA_STAR
 from rankwise.reproduce.run import METRICS, read_run
 from rankwise.reproduce.tables import paper_row, paper_tables
 from rankwise.reproduce.text import Results, markdown, on_screen
@@ -246,7 +247,7 @@ def test_a_run_is_found_for_any_spelling_of_its_data_path(tmp_path, monkeypatch)
         return Plan(tmp_path / "out", data, "small_scratch").run_of(row, 0)
 
     spellings = ["voc", "voc/", "./voc", "voc/../voc", str(tmp_path / "voc"), f"{tmp_path}/voc/"]
-    assert run_of("voc").parent.name.endswith(digest("voc", "small_scratch", *row.small))
+    assert run_of("voc").parent.name.endswith(digest("voc", "small_scratch", *WITHOUT_PAA_STAR, *row.small))
     assert len({run_of(data) for data in spellings[:4]}) == 1
     for first in spellings:
         made = run_of(first)
@@ -259,13 +260,13 @@ def test_a_folder_named_shapes_is_not_the_built_in_dataset(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     row = TABLES["losses"].rows[0]
     built_in = Plan(tmp_path, "shapes", "small_scratch").run_of(row, 0)
-    assert built_in.parent.name.endswith(digest("shapes", "small_scratch", *row.small))
+    assert built_in.parent.name.endswith(digest("shapes", "small_scratch", *WITHOUT_PAA_STAR, *row.small))
     built_in.mkdir(parents=True)
     for data in ("./shapes", "shapes/", str(tmp_path / "shapes")):
         assert Plan(tmp_path, data, "small_scratch").run_of(row, 0) != built_in
 
 
-@pytest.mark.parametrize("recipe", ["photos_mobilenet", "own_data", "shapes_paa"])
+@pytest.mark.parametrize("recipe", ["photos_mobilenet", "own_data", "small_scratch", "shapes_paa"])
 def test_a_base_recipe_with_paa_star_changes_no_row(tmp_path, recipe):
     def effect(base, row):
         _, name, *words = Plan(tmp_path, "voc", base).command(row, 0, tmp_path)
@@ -275,7 +276,7 @@ def test_a_base_recipe_with_paa_star_changes_no_row(tmp_path, recipe):
 
     for name in ("choose", "distance", "schedule"):
         for row in TABLES[name].rows:
-            assert effect(recipe, row) == effect("small_scratch", row)
+            assert effect(recipe, row) == effect("shapes", row)
 
 
 def test_an_interrupted_generation_of_images_can_be_repeated(tmp_path, monkeypatch):

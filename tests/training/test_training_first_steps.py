@@ -48,7 +48,7 @@ def test_another_backbone_does_not_get_the_arguments_of_the_recipe():
     assert given.model.backbone.args == {"act_layer": "relu"}
 
 
-@pytest.mark.parametrize("name", ["own_data", "photos_mobilenet"])
+@pytest.mark.parametrize("name", ["own_data", "photos_mobilenet", "small_scratch"])
 def test_recipes_for_own_images_keep_all_scores_and_weight_all_boxes_the_same(name):
     recipe = parse_recipe(["--config", name])
     assert recipe.model.postprocess.score_threshold == 0
