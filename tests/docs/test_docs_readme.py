@@ -23,9 +23,7 @@ def test_the_readme_shows_the_worst_ratio_at_every_size() -> None:
             assert f"| {samples:,} | {base} | {worst:.2f} |" in README
 
 
-@pytest.mark.parametrize(
-    ("row", "name"), [("built-in dataset", "shapes_long_choose"), ("photographs", "voc_choose")]
-)
+@pytest.mark.parametrize(("row", "name"), [("built-in dataset", "shapes_long_choose"), ("photographs", "voc_choose")])
 def test_the_readme_shows_each_loss_with_its_best_assigner(row: str, name: str) -> None:
     rows = results(name)["rows"]
     losses = ("Focal", "QualityFocal", "Varifocal", "IA-BCE", "MAL", "AP", "PE", "RankSort", "APE")
