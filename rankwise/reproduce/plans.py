@@ -109,7 +109,7 @@ class Plan:
         if self.recipe is None:
             recipe, flags, length = row.recipe, [*row.coco, *self.flags], 1.0
         else:
-            first = SHAPES if self._starts_from_backbone else ()
+            first: tuple[str, ...] = SHAPES if self._starts_from_backbone else ()
             base = _parsed(self.recipe)
             if base.box.weighting != "none" or base.model.postprocess.score_voting:
                 first += WITHOUT_PAA_STAR
