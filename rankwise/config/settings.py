@@ -39,7 +39,7 @@ class DataSettings:
         train: Name of the training split.
         val: Name of the validation split.
         skip_bad: Skip and count faulty images and boxes instead of stopping.
-        workers: Loader processes; 0 loads in the training process.
+        workers: Loader processes, at most one per core that the process may use; 0 loads in the training process.
         balance: Sample images of rare classes more often: images with a class that is in a smaller fraction of the
             images than this are repeated max(1, √(balance / fraction)) times. True uses the fraction of the median
             class, False repeats nothing.

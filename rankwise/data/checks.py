@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from rankwise.data.dataset import ImageRecord, wrong_size
 from rankwise.data.finding import Source, find_source
 from rankwise.data.folder import Folder
 from rankwise.data.formats import class_mismatch, shared_images
+from rankwise.data.loader import usable_cores
 from rankwise.data.splits import matching_splits
 from rankwise.errors import DataError
 from rankwise.files.names import counted, escaped, short_name
@@ -176,7 +176,7 @@ def _decode(
         return Fault("wrong size", record.name, what, todo)
 
     faults = []
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(usable_cores()) as threads:
         content = list(threads.map(hashed, records))
         for done, fault in enumerate(threads.map(decode, records), start=1):
             if fault is not None:

@@ -200,6 +200,11 @@ def _started(loader: DataLoader[Any]) -> Iterator[Any]:
     return batches
 
 
+def usable_cores() -> int:
+    """The number of cores that this process may use: taskset, containers and Slurm may allow only some of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def build_loader(
     dataset: DetectionDataset,
     batch_size: int,
@@ -228,7 +233,8 @@ def build_loader(
         batch_size: Images per step, over all processes.
         shuffle: Whether to use a new order in each epoch, as for training; otherwise that of the dataset.
         seed: Random seed of order and augmentation.
-        workers: Number of loader processes; 0 loads in this process, None uses one per core except one.
+        workers: Number of loader processes, at most one per core; 0 loads in this process, None uses one per core
+            except one.
         divisor: Height and width of a batch are multiples of this.
         rank: The rank of this process.
         world_size: Number of processes.
@@ -244,14 +250,16 @@ def build_loader(
         )
     if len(dataset) == 0:
         raise DataError("the dataset has no images; run rankwise data check")
+    cores = usable_cores()
     if workers is None:
-        workers = max(0, (os.cpu_count() or 1) - 1)
+        workers = cores - 1
     if workers < 0:
         raise DataError(f"workers is {workers}: it must be at least 0 (--data.workers, --workers)")
-    if workers > (most := max(64, 4 * (os.cpu_count() or 1))):
+    if workers > (most := max(64, 4 * cores)):
         raise DataError(
             f"workers is {workers}: this machine allows at most {most}; use fewer (--data.workers, --workers)"
         )
+    workers = min(workers, cores)  # more would compete with each other for them, and torch would warn about it
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": prefetch} if workers else {}
     if workers and "fork" in multiprocessing.get_all_start_methods():
         more["multiprocessing_context"] = "fork"  # records and generated images are shared, not copied

@@ -215,8 +215,14 @@ def test_errors_in_settings_say_what_is_valid(dataset):
         build_loader(dataset.subset([]), 3, shuffle=True)
 
 
-def test_the_default_number_of_workers_is_one_less_than_the_cores(dataset):
-    assert build_loader(dataset, 5, shuffle=False, workers=None)._loader.num_workers == (os.cpu_count() or 1) - 1
+def test_there_are_at_most_as_many_workers_as_cores_that_the_process_may_use(dataset, monkeypatch, recwarn):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)  # as after taskset
+    used = {
+        workers: build_loader(dataset, 5, shuffle=False, workers=workers)._loader.num_workers
+        for workers in (0, 2, 4, None)
+    }
+    assert used == {0: 0, 2: 2, 4: 3, None: 2}
+    assert not recwarn.list  # torch has one for each loader with more workers
 
 
 def test_mixed_seeds_of_neighbors_are_unrelated():
