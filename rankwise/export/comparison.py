@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from rankwise.export.nms import find_detections
+from rankwise.export.nms_graph import settings_inside
 from rankwise.models import Detector, ModelError, input_size
-from rankwise.models.postprocess import postprocess
 from rankwise.models.score_map import ScoreMap
-from rankwise.types import Detections, Predictions
 
 #: Tolerances of boxes (pixels) and scores. onnxruntime sums convolutions in another order, with a relative float32
 #: error of a millionth. For images longer than 256 pixels, the tolerance of the boxes is larger.
@@ -114,22 +114,26 @@ def compare(detector: Detector, session: Any, shapes: Sequence[Shape], seed: int
 def compare_detections(
     detector: Detector, session: Any, inside: Any, shapes: Sequence[Shape], seed: int = 0
 ) -> Differences:
-    """Compares the detections of the file with NMS inside with those of the detector for the same scores and boxes.
+    """Compares the detections of the file with NMS inside with those of NMS in NumPy for the same scores and boxes.
 
-    ``session`` is that of the file with NMS outside.
+    ``session`` is that of the file with NMS outside. Where scores are equal, NMS in torch takes any of them first.
     """
-    settings = replace(detector.settings.postprocess, score_voting=False)
+    settings = settings_inside(detector)
     score_map = detector.confidence.calibration
     boxes, scores, excess, matched, total = 0.0, 0.0, 0.0, 0, 0
     for images in _random_images(shapes, seed):
         # Some images are smaller than their batch.
         sizes = [(images.shape[2] - 9 * index, images.shape[3] - 5 * index) for index in range(len(images))]
         found = inside.run(None, {"images": images.numpy(), "sizes": np.array(sizes, dtype=np.int64)})
-        for index, wanted in enumerate(_nms_in_torch(detector, session, images, sizes, settings)):
+        raw_scores, anchor_boxes, levels = session.run(
+            [raw_output(detector), "boxes", "levels"], {"images": images.numpy()}
+        )
+        for index, size in enumerate(sizes):
+            wanted = find_detections(raw_scores[index], anchor_boxes[index], levels, size, size, settings)
             n = int(found[3][index])
             own = {name: column[index, :n] for name, column in zip(("boxes", "scores", "labels"), found, strict=False)}
             total += max(n, len(wanted["scores"]))
-            for box, raw, label in zip(*(wanted[name].numpy() for name in ("boxes", "scores", "labels")), strict=True):
+            for box, raw, label in zip(*wanted.values(), strict=True):
                 away = np.abs(own["boxes"] - box).max(axis=1) + 1e9 * (own["labels"] != label)
                 if len(away) and away.min() <= 1:
                     matched += 1
@@ -137,18 +141,6 @@ def compare_detections(
                     excess = float(np.maximum(excess, away.min() / _tolerance(images)))
                     scores = float(np.maximum(scores, _off(score_map, raw, label, own["scores"][away.argmin()])))
     return Differences(boxes, scores, sum(shape[0] for shape in shapes), excess, matched / total if total else 1.0)
-
-
-def _nms_in_torch(
-    detector: Detector, session: Any, images: torch.Tensor, sizes: list[tuple[int, int]], settings: Any
-) -> list[Detections]:
-    outputs = [raw_output(detector), "boxes", "levels"]
-    scores, boxes, levels = session.run(outputs, {"images": images.numpy()})
-    counts = tuple(np.bincount(levels).tolist())
-    # In float64, so that the conversion from score to logit loses no precision.
-    logits = torch.from_numpy(scores).double().logit()
-    predictions = Predictions(logits, torch.from_numpy(boxes), torch.from_numpy(boxes[0]), counts)
-    return postprocess(predictions, sizes, sizes, settings)
 
 
 def _off(score_map: ScoreMap | None, raw: Any, labels: Any, found: Any) -> float:

@@ -24,7 +24,7 @@ def find_detections(
     """Detections of one image, best first, in pixels of the original image.
 
     ``scores`` [A, C] and ``boxes`` [A, 4], in pixels of the input, are those of every anchor, and ``levels`` [A] its
-    level. Sizes are (height, width), without padding.
+    level. Sizes are (height, width), without padding. Of equal scores the first anchor is best, as in ONNX.
     """
     if not (np.isfinite(scores).all() and np.isfinite(boxes).all()):
         raise ModelError("the output of the model is not finite (NaN or infinite): its weights are broken")
@@ -35,7 +35,9 @@ def find_detections(
         index = (np.flatnonzero(levels == level)[:, None] * classes + np.arange(classes)).reshape(-1)
         index = index[flat[index] >= settings.score_threshold]
         if len(index) > settings.topk:
-            index = index[np.argpartition(-flat[index], settings.topk - 1)[: settings.topk]]
+            least = np.partition(flat[index], -settings.topk)[-settings.topk]
+            better, equal = index[flat[index] > least], index[flat[index] == least]
+            index = np.concatenate([better, equal[: settings.topk - len(better)]])
         chosen.append(index)
     index = np.concatenate(chosen)
     height, width = size
@@ -53,7 +55,7 @@ def grouped_nms(boxes: Floats, scores: Floats, group: Integers, threshold: float
     """Indices of the boxes [N, 4] kept by NMS within each group, best first."""
     order = np.argsort(-scores, kind="stable")
     groups = [order[group[order] == one] for one in np.unique(group)]
-    kept = np.concatenate([order[:0], *(own[nms(boxes[own], threshold)] for own in groups)])
+    kept = np.sort(np.concatenate([order[:0], *(own[nms(boxes[own], threshold)] for own in groups)]))
     return kept[np.argsort(-scores[kept], kind="stable")]
 
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from rankwise.models.settings import PostprocessSettings
 
+if TYPE_CHECKING:
+    from rankwise.models import Detector
+
 #: Names of the outputs.
 OUTPUTS = ("detection_boxes", "detection_scores", "detection_labels", "num_detections")
+
+
+def settings_inside(detector: Detector) -> PostprocessSettings:
+    """Post-processing settings with a score threshold that is at most the threshold of every class."""
+    settings = detector.settings.postprocess
+    select = detector.confidence.select(detector.classes, settings.score_threshold)
+    lowest = select.least_raw(settings.score_threshold)
+    return replace(settings, score_threshold=lowest, score_voting=False)
 
 
 def nms_graph(settings: PostprocessSettings, classes: int, levels: int) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from rankwise.export.calibration_graph import calibrate_anchors, calibrate_detections
 from rankwise.export.comparison import compare, compare_detections, shapes_to_check
 from rankwise.export.manifest import KEY, OPSET, Manifest
-from rankwise.export.nms_graph import nms_graph
+from rankwise.export.nms_graph import nms_graph, settings_inside
 from rankwise.export.runtime import INSTALL, open_session
 from rankwise.files.writing import explained, make_folder
 from rankwise.interrupts import exit_at_once
@@ -147,7 +146,7 @@ def with_nms(network: Any, detector: Detector) -> Any:
     """A traced network followed by NMS."""
     import onnx
 
-    settings = _settings_inside(detector)
+    settings = settings_inside(detector)
     tail = nms_graph(settings, len(detector.classes), len(detector.neck.strides))
     model = onnx.ModelProto()
     model.CopyFrom(network)
@@ -161,19 +160,11 @@ def with_nms(network: Any, detector: Detector) -> Any:
     return model
 
 
-def _settings_inside(detector: Detector) -> Any:
-    """Post-processing settings with a score threshold that is at most the threshold of every class."""
-    settings = detector.settings.postprocess
-    select = detector.confidence.select(detector.classes, settings.score_threshold)
-    lowest = select.least_raw(settings.score_threshold)
-    return replace(settings, score_threshold=lowest, score_voting=False)
-
-
 def _described(model: Any, detector: Detector, nms: Nms) -> Any:
     """Writes the settings of the detector into the metadata of a model; returns the model."""
     import onnx
 
-    settings = detector.settings.postprocess if nms == "outside" else _settings_inside(detector)
+    settings = detector.settings.postprocess if nms == "outside" else settings_inside(detector)
     manifest = Manifest(detector.classes, detector.settings.input, settings, detector.confidence, nms)
     onnx.helper.set_model_props(model, {KEY: manifest.to_json()})
     return model

@@ -18,9 +18,12 @@ from rankwise import interrupts
 from rankwise.export import OnnxDetector
 from rankwise.export import onnx as exporting
 from rankwise.export.comparison import Differences, compare, compare_detections
+from rankwise.export.manifest import OPSET
+from rankwise.export.nms import find_detections
+from rankwise.export.nms_graph import nms_graph
 from rankwise.export.runtime import open_session
 from rankwise.models import BackboneSettings, Detector, DetectorSettings, ModelError
-from rankwise.models.settings import TestSettings
+from rankwise.models.settings import PostprocessSettings, TestSettings
 
 # Landscape, portrait, odd, larger and smaller than the traced size; with one and several images per batch.
 SIZES = [
@@ -46,12 +49,31 @@ def test_scores_and_boxes_equal_those_of_torch_at_ten_sizes(exported: Any) -> No
         assert found.scores <= 1e-4, shape
 
 
-def test_nms_inside_equals_that_of_torch(exported: Any) -> None:
+def test_nms_inside_equals_that_outside(exported: Any) -> None:
     session, inside = open_session(exported.outside, threads=1), open_session(exported.inside, threads=1)
     found = compare_detections(exported.detector, session, inside, SIZES[:5], seed=7)
     assert found.matched >= 0.99
     assert found.boxes <= 1e-3
     assert found.scores <= 1e-4
+
+
+@pytest.mark.parametrize("per_class", [True, False])
+def test_of_equal_scores_nms_inside_and_outside_keep_the_same(per_class: bool, tmp_path: Path) -> None:
+    """A run that has hardly been trained has hundreds of equal scores: also where a level is cut to its best."""
+    random = np.random.default_rng(5)
+    scores = random.integers(1, 5, (1, 700, 3)).astype(np.float32) / 8
+    corners = random.uniform(0, 100, (1, 700, 2))
+    boxes = np.concatenate([corners, corners + random.uniform(5, 40, (1, 700, 2))], axis=-1).astype(np.float32)
+    levels = np.repeat([0, 1], [500, 200])
+    settings = PostprocessSettings(topk=90, max_detections=60, score_threshold=0.2, per_class=per_class)
+    graph = onnx.helper.make_model(nms_graph(settings, 3, 2), opset_imports=[onnx.helper.make_opsetid("", OPSET)])
+    graph.ir_version = 8
+    onnx.save(graph, tmp_path / "nms.onnx")
+    inputs = {"scores": scores, "boxes": boxes, "levels": levels, "sizes": np.array([[120, 130]])}
+    inside = open_session(tmp_path / "nms.onnx", threads=1).run(None, inputs)
+    outside = find_detections(scores[0], boxes[0], levels, (120, 130), (120, 130), settings)
+    for values, name in zip(inside, ("boxes", "scores", "labels"), strict=False):
+        assert values[0, : inside[3][0]].tolist() == outside[name].tolist()
 
 
 @pytest.mark.parametrize("per_class", [True, False])
