@@ -90,11 +90,13 @@ def main() -> None:
 def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole: Path) -> float:
     """AP of a run, trained if it is not there."""
     file = config.out / f"{data.name}-{loss}-{config.steps}-seed{seed}.json"
+    first, *flags = shlex.split(loss)
+    is_recipe = first == "default"
     if not file.is_file():
         recipe = parse_recipe(
             [
                 *("--config", "photos_mobilenet", f"--data={data}", "--data.workers=0"),
-                *(shlex.split(loss)[1:] if loss.startswith("default") else WITHOUT_PAA_STAR),
+                *(flags if is_recipe else WITHOUT_PAA_STAR),
                 *(f"--model.backbone.pretrained={config.pretrained}", "--model.backbone.frozen_stages=5"),
                 *("--model.neck.channels=48", "--model.head.channels=48"),
                 *(f"--model.input.short_side={config.size}", f"--model.input.max_side={config.size}"),
@@ -102,7 +104,7 @@ def one_run(config: argparse.Namespace, data: Path, loss: str, seed: int, whole:
         )
 
         def criterion(done: float) -> Criterion:
-            if loss.startswith("default"):
+            if is_recipe:
                 return Criterion(recipe.loss, recipe.assign, recipe.box)
             names = {**vars(rankwise.losses), **globals(), "done": math.floor(10 * done) / 10}
             return Criterion(eval(loss, names), ATSS(), recipe.box)

@@ -109,10 +109,7 @@ class Plan:
         if self.recipe is None:
             recipe, flags, length = row.recipe, [*row.coco, *self.flags], 1.0
         else:
-            first: tuple[str, ...] = SHAPES if self._starts_from_backbone else ()
-            base = _parsed(self.recipe)
-            if base.box.weighting != "none" or base.model.postprocess.score_voting:
-                first += WITHOUT_PAA_STAR
+            first = SHAPES if self._starts_from_backbone else WITHOUT_PAA_STAR
             recipe, flags, length = self.recipe, [*first, *row.small, *self.flags], row.length
         whole = _parsed(recipe, *flags)
         if self.recipe is not None and row.rate != 1:

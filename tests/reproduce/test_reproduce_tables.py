@@ -267,7 +267,7 @@ def test_a_folder_named_shapes_is_not_the_built_in_dataset(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("recipe", ["photos_mobilenet", "own_data", "small_scratch", "shapes_paa"])
-def test_a_base_recipe_with_paa_star_changes_no_row(tmp_path, recipe):
+def test_rows_do_not_depend_on_loss_assigner_and_voting_of_the_base_recipe(tmp_path, recipe):
     def effect(base, row):
         _, name, *words = Plan(tmp_path, "voc", base).command(row, 0, tmp_path)
         found = parse_recipe(["--config", name, *words[2:]])
