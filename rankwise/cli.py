@@ -349,6 +349,9 @@ def reproduce(words: list[str]) -> None:
         "another dataset with --recipe.",
     )
     parser.add_argument("--recipe", type=str, help="The base recipe of all rows, for datasets other than COCO.")
+    parser.add_argument(
+        "--rows", type=list[str], default=[], help='Only these rows, such as ["APE, PAA*", "RankSort, PAA"].'
+    )
     parser.add_argument("--seeds", type=int, default=1, help="Number of runs per row, with seeds 0, 1, ….")
     parser.add_argument("--budget", type=float, default=1.0, help="Factor on the epochs of every run.")
     parser.add_argument("--out", type=str, default="runs/reproduce/NAME", help="Folder for runs and tables.")
@@ -366,6 +369,12 @@ def reproduce(words: list[str]) -> None:
         raise UserError(f"there is no table {config.table!r}; {nearest(config.table, known)}")
     if not 1 <= config.seeds <= 1000 or not 0 < config.budget < float("inf"):
         raise UserError("--seeds must be from 1 to 1000 and --budget above 0")
+    if config.rows and config.table not in TABLES:
+        raise UserError(f"--rows chooses rows of one table, not of {config.table}")
+    rows = [row.name for row in TABLES[config.table].rows] if config.rows else []
+    for row in config.rows:
+        if row not in rows:
+            raise UserError(f"--rows: the table {config.table} has no row {row!r}; its rows are: {'; '.join(rows)}")
     out = config.out.replace("NAME", "shapes" if config.data == "shapes" else Path(config.data).resolve().name)
     if config.table == "summary":
         given = config.out != parser.get_default("out") or Path(out).is_dir()
@@ -386,7 +395,7 @@ def reproduce(words: list[str]) -> None:
     given = [word for name, _, value in flags if name != "--train" for word in (name, value)]
     for name in TABLES if config.table == "all" else [config.table]:
         typed = shlex.join(["rankwise", "reproduce", name, *given])
-        reproduce_table(name, plan, config.seeds, typed, config.train)
+        reproduce_table(name, plan, config.seeds, typed, config.train, config.rows)
 
 
 VERBS: dict[str, Callable[[list[str]], None]] = {

@@ -47,7 +47,7 @@ def main() -> None:
     rows, folder = TABLES["choose"].rows, config.out / "choose"
     folder.mkdir(parents=True, exist_ok=True)
     command = f"python tools/choose_frozen.py {shlex.join(sys.argv[1:])}"
-    measured: dict[str, list[dict[str, float | None]]] = {row.name: [] for row in rows}
+    measured: dict[str, list[dict[str, float | None]]] = {name: [] for name in config.rows}
     for seed in range(config.seeds):
         for row in [row for row in rows if row.name in config.rows]:
             measured[row.name].append(one_run(config, row, seed))

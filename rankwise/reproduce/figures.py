@@ -58,7 +58,7 @@ def numbers(results: Results) -> Figure:
     column = results.table.columns[0]
     found = {
         row: [value for run in results.measured[row.name] if (value := run.get(column)) is not None]
-        for row in results.table.rows
+        for row in results.rows
     }
     rows = [row for row, values in found.items() if values]  # the two scales only correspond if both have the row
     height = 0.9 + 0.34 * len(rows)

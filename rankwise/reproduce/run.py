@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from rankwise.reproduce.text import Results, markdown, on_screen, verdicts_on_sc
 METRICS = {"AP": "ap", "AP50": "ap50", "AP75": "ap75", "APs": "aps", "APm": "apm", "APl": "apl"}
 
 
-def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool = True) -> Path:
+def reproduce_table(
+    name: str, plan: Plan, seeds: int, command: str, train: bool = True, only: Collection[str] = ()
+) -> Path:
     """Trains the missing rows of a table, prints it, and writes it with its figures; returns the Markdown file.
 
     Finished runs are kept, stopped runs are resumed.
@@ -33,6 +36,7 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
         seeds: Number of runs per row, with seeds 0, 1, ….
         command: The command line, shown in the table.
         train: False shows the finished runs without training.
+        only: Names of the rows; empty means all rows of the table.
     """
     table, console = TABLES[name], Console(highlight=False)
 
@@ -42,9 +46,10 @@ def reproduce_table(name: str, plan: Plan, seeds: int, command: str, train: bool
     plan = replace(plan, from_backbone=table.from_backbone)
     if train:
         plan.prepare(say)
-    runs: dict[str, list[Path | None]] = {row.name: [] for row in table.rows}
+    rows = [row for row in table.rows if not only or row.name in only]
+    runs: dict[str, list[Path | None]] = {row.name: [] for row in rows}
     for seed in range(seeds):
-        for row in table.rows:
+        for row in rows:
             run = plan.run_of(row, seed)
             if train:
                 train_once(plan.command(row, seed, run), run, say)

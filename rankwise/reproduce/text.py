@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from rankwise.reproduce.claims import Verdict, digits_of
+from rankwise.reproduce.rows import Row
 from rankwise.reproduce.tables import TABLES, Table, paper_row
 
 
@@ -21,7 +22,8 @@ class Results:
 
     Attributes:
         name: The name of the table.
-        measured: Per row, one dict of metrics per seed, in order. A dict is empty if the seed has not been run.
+        measured: Per row of the table, or per row that was chosen with ``--rows``, one dict of metrics per seed, in
+            order. A dict is empty if the seed has not been run.
         command: The command that produced them.
         as_paper: Whether the rows ran the paper's recipes instead of those for small data.
     """
@@ -36,9 +38,16 @@ class Results:
         """The table."""
         return TABLES[self.name]
 
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the table, or those that were chosen."""
+        return [row for row in self.table.rows if row.name in self.measured]
+
     def verdicts(self) -> list[Verdict]:
-        """Whether each claim of the paper held."""
-        return [claim.verdict(self.measured) for claim in self.table.claims]
+        """Whether each claim of the paper held, without those about rows that were not chosen."""
+        found = [claim.verdict(self.measured) for claim in self.table.claims]
+        complete = len(self.rows) == len(self.table.rows)
+        return [verdict for verdict in found if complete or verdict.held != "not measured"]
 
     def to_dict(self) -> dict[str, Any]:
         """The results as plain values."""
@@ -47,7 +56,7 @@ class Results:
             "command": self.command,
             "as_paper": self.as_paper,
             "rows": {name: [dict(run) for run in runs] for name, runs in self.measured.items()},
-            "paper": {row.name: paper_row(self.name, row) for row in self.table.rows},
+            "paper": {row.name: paper_row(self.name, row) for row in self.rows},
             "claims": [vars(verdict) for verdict in self.verdicts()],
         }
 
@@ -63,7 +72,7 @@ def headline(results: Results) -> list[str]:
 def cells(results: Results) -> list[list[str]]:
     """The table as text, one list per row."""
     lines = []
-    for row in results.table.rows:
+    for row in results.rows:
         line, paper = [row.name], paper_row(results.name, row)
         for column in results.table.columns:
             line.append(summary([run.get(column) for run in results.measured[row.name]], column))
@@ -104,10 +113,10 @@ def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> 
         lines += [table.note, ""]
     lines += ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in cells(results)]
-    if table.claims:
+    if verdicts := results.verdicts():
         whose = "The paper's claim" if any(row.paper is not None for row in table.rows) else "Claim"
         lines += ["", f"| {whose} | held here | found |", "|---|---|---|"]
-        lines += [f"| {verdict.claim} | {verdict.held} | {verdict.found} |" for verdict in results.verdicts()]
+        lines += [f"| {verdict.claim} | {verdict.held} | {verdict.found} |" for verdict in verdicts]
     for figure in figures:
         lines += ["", f"![{figure.stem.replace('_', ' ')}]({figure.as_posix()})"]
     return "\n".join(lines) + "\n"

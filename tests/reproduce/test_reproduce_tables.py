@@ -180,6 +180,12 @@ def test_a_table_is_trained_row_by_row_and_finished_rows_are_kept(tmp_path, caps
     assert (tmp_path / "out" / "correlation" / "score_against_iou.png").stat().st_size > 5000
     main(words)
     assert capsys.readouterr().out.count("done before") == 2
+    main([*words, "--rows", '["APE"]'])
+    said = capsys.readouterr().out
+    assert said.count("done before") == 1
+    assert "not measured" not in said, "claims about rows that were not chosen"
+    assert list(json.loads((tmp_path / "out" / "correlation" / "correlation.json").read_text())["rows"]) == ["APE"]
+    main([*words, "--train", "false"])
     main(["reproduce", "summary", "--out", str(tmp_path / "out"), "--page", str(tmp_path / "results.md")])
     summary, page = (tmp_path / "results.md").read_text(), (tmp_path / "results" / "out.md").read_text()
     assert "## [On out](results/out.md)" in summary
@@ -410,6 +416,8 @@ def test_the_step_times_of_a_resumed_run_are_those_since_it_was_resumed(tmp_path
         (["losses", "--data", "."], "is not COCO 2017"),
         (["losses", "--recipe", "nothing"], "recipe 'nothing' not found"),
         (["losses", "--seeds", "0"], "--seeds must be from 1 to 1000"),
+        (["choose", "--rows", '["APE"]'], "no row 'APE'; its rows are: Focal, ATSS; "),
+        (["all", "--rows", '["APE, ATSS"]'], "--rows chooses rows of one table, not of all"),
         (["summary", "--out", "."], "no tables found"),
         (["losses", "--data", ".", "--recipe", "shapes", "--set", '["--nothing=1"]'], "nothing"),
     ],
