@@ -114,7 +114,7 @@ def markdown(results: Results, figures: Sequence[Path] = (), level: int = 1) -> 
     lines += ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in cells(results)]
     if verdicts := results.verdicts():
-        whose = "The paper's claim" if any(row.paper is not None for row in table.rows) else "Claim"
+        whose = "The paper's claim" if _compared(results) else "Claim"
         lines += ["", f"| {whose} | held here | found |", "|---|---|---|"]
         lines += [f"| {verdict.claim} | {verdict.held} | {verdict.found} |" for verdict in verdicts]
     for figure in figures:
@@ -149,13 +149,17 @@ def _screen_table(results: Results, names: list[str], rows: list[list[str]]) -> 
 
 
 def verdicts_on_screen(results: Results) -> RichTable:
-    """The paper's claims for the terminal."""
-    table = RichTable(title="claims of the paper")
+    """The claims for the terminal."""
+    table = RichTable(title="claims of the paper" if _compared(results) else "claims")
     for name in ("claim", "held here", "found"):
         table.add_column(name)
     for verdict in results.verdicts():
         table.add_row(verdict.claim, verdict.held, verdict.found)
     return table
+
+
+def _compared(results: Results) -> bool:
+    return any(row.paper is not None for row in results.table.rows)
 
 
 def _in_paper(results: Results, column: str) -> bool:

@@ -27,7 +27,7 @@ from rankwise.reproduce.figures import ap_against_minutes
 from rankwise.reproduce.rows import WITHOUT_PAA_STAR
 from rankwise.reproduce.run import METRICS, read_run
 from rankwise.reproduce.tables import paper_row, paper_tables
-from rankwise.reproduce.text import Results, markdown, on_screen
+from rankwise.reproduce.text import Results, markdown, on_screen, verdicts_on_screen
 from rankwise.training import signals
 
 TINY = """
@@ -127,9 +127,11 @@ def test_no_number_is_truncated_in_the_terminal(width):
 
 def test_a_table_that_is_not_of_the_paper_promises_no_values_of_it():
     measured = {row.name: [dict.fromkeys(TABLES["choose"].columns, 10.0)] for row in TABLES["choose"].rows}
-    table = on_screen(Results("choose", measured, "typed"), Console(width=40, file=io.StringIO()))
+    results = Results("choose", measured, "typed")
+    table = on_screen(results, Console(width=40, file=io.StringIO()))
     assert table.row_count == len(measured)
     assert table.caption is None
+    assert verdicts_on_screen(results).title == "claims"
 
 
 def test_a_budget_scales_epochs_and_milestones_and_equal_rows_share_a_run(tmp_path):
